@@ -1,0 +1,5 @@
+"""One distributed-training interface for PyTorch, TensorFlow and ONNX."""
+
+from __future__ import annotations
+
+__all__: list = []

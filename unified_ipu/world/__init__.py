@@ -1,0 +1,23 @@
+"""Who runs where: the world of processes, the mesh over it, and this process's place."""
+
+from __future__ import annotations
+
+from unified_ipu.world.cores import usable_cores as usable_cores
+from unified_ipu.world.environment import (
+    Handover as Handover,
+    World as World,
+    current_environment as current_environment,
+    read_world as read_world,
+)
+from unified_ipu.world.mesh import Mesh as Mesh
+from unified_ipu.world.place import Place as Place
+
+__all__ = [
+    "Handover",
+    "Mesh",
+    "Place",
+    "World",
+    "current_environment",
+    "read_world",
+    "usable_cores",
+]

@@ -1,0 +1,70 @@
+"""The boundary between the core and the frameworks."""
+
+from __future__ import annotations
+
+from unified_ipu.adapter import metrics as metrics, optim as optim
+from unified_ipu.adapter.capability import Capability as Capability, Support as Support
+from unified_ipu.adapter.contract import (
+    Adapter as Adapter,
+    Array as Array,
+    Buffer as Buffer,
+    Call as Call,
+    Executor as Executor,
+    Job as Job,
+    Kernels as Kernels,
+    Loss as Loss,
+    Lowering as Lowering,
+    Metric as Metric,
+    MicroBatch as MicroBatch,
+    Place as Place,
+    Plan as Plan,
+    Replica as Replica,
+    Slot as Slot,
+    Tally as Tally,
+    TensorSpec as TensorSpec,
+    Tree as Tree,
+    Update as Update,
+)
+from unified_ipu.adapter.metrics import HostMetric as HostMetric
+from unified_ipu.adapter.record import Record as Record
+from unified_ipu.adapter.registry import (
+    available_adapters as available_adapters,
+    find_adapter as find_adapter,
+    load_adapter as load_adapter,
+    registered as registered,
+)
+from unified_ipu.adapter.tree import leaves as leaves, rows as rows
+
+__all__ = [
+    "Adapter",
+    "Array",
+    "Buffer",
+    "Call",
+    "Capability",
+    "Executor",
+    "HostMetric",
+    "Job",
+    "Kernels",
+    "Loss",
+    "Lowering",
+    "Metric",
+    "MicroBatch",
+    "Place",
+    "Plan",
+    "Record",
+    "Replica",
+    "Slot",
+    "Support",
+    "Tally",
+    "TensorSpec",
+    "Tree",
+    "Update",
+    "available_adapters",
+    "find_adapter",
+    "leaves",
+    "load_adapter",
+    "metrics",
+    "optim",
+    "registered",
+    "rows",
+]

@@ -1,0 +1,45 @@
+"""Trees of arrays: dicts, tuples and lists whose leaves share axis 0."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Tuple
+
+from unified_ipu.errors import DataError
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
+    """Yield ``(path, leaf)`` in a fixed order; the path reads like ``x[0]["mask"]``."""
+    if isinstance(tree, dict):
+        for key in tree:
+            yield from leaves(tree[key], f"{path}[{key!r}]")
+    elif isinstance(tree, (tuple, list)):
+        for index, child in enumerate(tree):
+            yield from leaves(child, f"{path}[{index}]")
+    else:
+        yield path, tree
+
+
+def rows(tree: Any) -> int:
+    """Number of rows, the size of axis 0 that all leaves share.
+
+    Raises:
+        DataError: If there is no leaf, a leaf has no axis 0, or two differ.
+    """
+    count, first = -1, ""
+    for path, leaf in leaves(tree, "batch"):
+        shape = getattr(leaf, "shape", None)
+        if shape is None or len(shape) == 0:
+            raise DataError(
+                f"{path} is a {type(leaf).__name__} without an axis of rows; every leaf of a batch "
+                "needs one row a sample on axis 0"
+            )
+        if count < 0:
+            count, first = int(shape[0]), path
+        elif int(shape[0]) != count:
+            raise DataError(
+                f"{first} has {count} rows but {path} has {int(shape[0])}; all leaves of a batch "
+                "need the same number of rows"
+            )
+    if count < 0:
+        raise DataError("the batch has no array in it; expected (x, y) or a tree of arrays")
+    return count

@@ -1,0 +1,245 @@
+"""The update loop of the update law on host targets: accumulate, reduce, divide, clip, apply."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from unified_ipu.adapter import (
+    Call,
+    Metric,
+    MicroBatch,
+    Record,
+    Replica,
+    Tally,
+    TensorSpec,
+    Tree,
+    Update,
+)
+from unified_ipu.comms import Communicator
+from unified_ipu.engine.gradients import GradientPath, Outcome, local_path, reduced_path
+from unified_ipu.engine.header import HeaderLayout, check_metric_names, merge_metrics, ratio
+from unified_ipu.engine.random_keys import EVALUATION, TRAINING, micro_batch_key
+from unified_ipu.engine.rules import UpdateRules
+from unified_ipu.errors import ConfigError, DataError, NumericsError
+from unified_ipu.events import Counters, PhaseClock
+
+
+class HostExecutor:
+    """Drives one replica of this process through whole calls; the same on all ranks.
+
+    With one replica the gradients stay the framework's own. With more, the replica is bound to
+    the reducer's buffers at the first call.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        communicator: Communicator,
+        *,
+        rules: UpdateRules,
+        clock: PhaseClock,
+        counters: Counters,
+    ) -> None:
+        self._replica = replica
+        self._communicator = communicator
+        self._rules = rules
+        self._clock = clock
+        self._counters = counters
+        self._path: Optional[GradientPath] = None
+        self._header: Optional[HeaderLayout] = None
+        self._metric_names: Optional[Tuple[str, ...]] = None
+
+    def run(self, call: Call) -> Record:
+        """Run the updates of a call.
+
+        Raises:
+            NumericsError: On all ranks, if a gradient or W is not finite, or W is negative.
+            ConfigError: On all ranks, if the metrics' names changed.
+            DataError: On all ranks, if the ranks got another number of samples than expected.
+        """
+        before = self._clock.seconds()
+        lr = _first(self._replica.learning_rates()) * call.lr_factor
+        loss_sum, weight, samples, happened = 0.0, 0.0, 0, 0
+        norm = math.nan
+        metrics: Dict[str, Tuple[float, float]] = {}
+        for update in call.updates:
+            outcome = self._run_update(update, call.lr_factor)
+            loss_sum += outcome.loss_sum
+            weight += outcome.weight
+            samples += outcome.samples
+            merge_metrics(metrics, outcome.metrics)
+            if outcome.happened:
+                happened += 1
+                norm = outcome.norm
+        self._replica.end_call(happened)
+        after = self._clock.seconds()
+        return Record(
+            update=call.updates[-1].number,
+            epoch=call.epoch,
+            samples=samples,
+            loss=ratio((loss_sum, weight)),
+            weight=weight,
+            lr=lr,
+            grad_norm=norm,
+            skipped=len(call.updates) - happened,
+            updates=happened,
+            metrics={name: ratio(pair) for name, pair in metrics.items()},
+            seconds={name: after[name] - before.get(name, 0.0) for name in after},
+        )
+
+    def _run_update(self, update: Update, lr_factor: float) -> Outcome:
+        if self._path is None:
+            self._prepare()
+        path, replica = self._ready_path()
+        with self._clock.phase("compute"):
+            replica.begin_update()
+            scale = path.scale(update)
+            samples, ran = 0, False
+            for micro in update.micro_batches:
+                samples += _real_rows(micro)
+                ran = True
+                key = micro_batch_key(
+                    self._rules.seed,
+                    program=self._rules.program,
+                    kind=TRAINING,
+                    update=update.number,
+                    micro_batch=micro.index,
+                )
+                replica.forward_backward(micro, scale=scale, seed=key, ready=_ignore)
+            tally = replica.finish_update()
+        if self._metric_names is None:
+            self._agree_on_metrics(tally)
+        outcome = path.finish(
+            update, tally, samples=samples, ran=ran, metric_names=self._metric_names
+        )
+        self._check(update, outcome)
+        if not outcome.happened:
+            self._counters.add("updates_without_weight")
+            return outcome
+        with self._clock.phase("compute"):
+            replica.apply(lr_factor=lr_factor, used=outcome.used, scale=outcome.scale)
+        return outcome
+
+    def _ready_path(self) -> Tuple[GradientPath, Replica]:
+        if self._path is None:
+            raise ConfigError("the program is closed; compile it again to go on")
+        return self._path, self._replica
+
+    def _prepare(self) -> None:
+        trained = trained_tensors(self._replica.tensors())
+        self._header = HeaderLayout(len(trained))
+        if self._communicator.size == 1:
+            self._path = local_path(self._replica, self._header, self._rules, trained)
+            return
+        with self._communicator.phase("compiling"):
+            self._path = reduced_path(
+                self._replica,
+                self._header,
+                self._rules,
+                trained,
+                communicator=self._communicator,
+                clock=self._clock,
+            )
+
+    def _agree_on_metrics(self, tally: Tally) -> None:
+        # A rank without samples cannot know the names: the lowest rank that counted tells them.
+        has_names = tally.weight != 0.0 or bool(tally.metrics)
+        mine = list(check_metric_names(list(tally.metrics))) if has_names else None
+        for names in self._communicator.all_gather_value(mine):
+            if names is not None:
+                self._metric_names = tuple(names)
+                return
+
+    def _check(self, update: Update, outcome: Outcome) -> None:
+        number = update.number
+        if outcome.changed_metrics:
+            raise ConfigError(
+                f"update {number}: the objective's metrics on {outcome.changed_metrics} rank(s) "
+                f"are not {list(self._metric_names or ())} as in the first update; return the same "
+                "names in every micro-batch"
+            )
+        if not math.isfinite(outcome.weight) or outcome.weight < 0.0:
+            raise NumericsError(
+                f"update {number}: the weight W of the loss is {outcome.weight}; expected a "
+                "finite number >= 0. Look at weight= or the objective's weight"
+            )
+        if update.samples >= 0 and outcome.samples != update.samples:
+            raise DataError(
+                f"update {number}: the ranks ran {outcome.samples} samples, the plan has "
+                f"{update.samples}; every rank must run the micro-batches of its own loader once"
+            )
+        if outcome.non_finite is not None:
+            bad = outcome.non_finite
+            raise NumericsError(
+                f"update {number}: the gradient of {bad.tensor!r} is not finite on rank(s) "
+                f"{', '.join(map(str, bad.ranks)) or 'none alone, only in the sum'}; nothing was "
+                "changed. Lower the learning rate or look at the loss"
+            )
+
+    def evaluate(
+        self, micro: MicroBatch, metrics: Mapping[str, Metric]
+    ) -> Dict[str, Tuple[float, float]]:
+        """As ``Replica.evaluate``, with the key of evaluation micro-batch ``micro.index``."""
+        return self._replica.evaluate(micro, metrics, seed=self._evaluation_key(micro))
+
+    def predict(self, micro: MicroBatch) -> Tree:
+        """As ``Replica.predict``."""
+        return self._replica.predict(micro, seed=self._evaluation_key(micro))
+
+    def _evaluation_key(self, micro: MicroBatch) -> int:
+        return micro_batch_key(
+            self._rules.seed,
+            program=self._rules.program,
+            kind=EVALUATION,
+            update=0,
+            micro_batch=micro.index,
+        )
+
+    def tensors(self) -> Sequence[TensorSpec]:
+        """As ``Replica.tensors``."""
+        return self._replica.tensors()
+
+    def read(self, names: Sequence[str]) -> Dict[str, Any]:
+        """As ``Replica.read``."""
+        return self._replica.read(names)
+
+    def write(self, tensors: Mapping[str, Any]) -> None:
+        """As ``Replica.write``."""
+        self._replica.write(tensors)
+
+    def scalars(self) -> Dict[str, Any]:
+        """As ``Replica.scalars``."""
+        return self._replica.scalars()
+
+    def close(self) -> None:
+        """Let go of the gradients' memory; the model keeps its weights."""
+        self._replica.close()
+        if self._path is not None:
+            self._path.close()
+        self._path = None
+
+
+def trained_tensors(specs: Sequence[TensorSpec]) -> List[TensorSpec]:
+    """Those that have a gradient of their own, in order."""
+    return [
+        spec
+        for spec in specs
+        if spec.role == "parameter" and spec.trainable and spec.tied_to is None
+    ]
+
+
+def _real_rows(micro: MicroBatch) -> int:
+    if micro.sample_weight is None:
+        return micro.rows
+    return int(np.count_nonzero(micro.sample_weight))
+
+
+def _first(rates: Sequence[float]) -> float:
+    return float(rates[0]) if rates else math.nan
+
+
+def _ignore(bucket: int) -> None:
+    """Reduction starts after the last micro-batch, so nothing waits for a bucket."""

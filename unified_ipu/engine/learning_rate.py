@@ -1,0 +1,57 @@
+"""The factor on every learning rate: scaling with the global batch, warm-up, the user's callable."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+from unified_ipu.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LearningRateFactor:
+    """Factor by the number of updates that have happened; skipped ones do not count.
+
+    Args:
+        scaling: ``"none"``, ``"linear"`` (G / base) or ``"sqrt"`` (its square root).
+        global_batch_size: G, in samples.
+        base_global_batch_size: The batch size the learning rate was chosen for, in samples.
+        warmup_updates: Updates over which the factor rises linearly to its full size.
+        schedule: The user's ``callable(update) -> factor``, or None.
+
+    Source: linear scaling with gradual warm-up after Goyal et al., "Accurate, Large Minibatch
+    SGD", 2017; the first of n warm-up updates has factor 1/n, the n-th factor 1.
+    """
+
+    scaling: str = "none"
+    global_batch_size: int = 1
+    base_global_batch_size: Optional[int] = None
+    warmup_updates: int = 0
+    schedule: Optional[Callable[[int], float]] = None
+
+    def __call__(self, update: int) -> float:
+        """Return the factor for the call that begins with update ``update`` (0 is the first).
+
+        Raises:
+            ConfigError: If the user's schedule does not return a finite number >= 0.
+        """
+        factor = 1.0
+        if self.scaling != "none" and self.base_global_batch_size:
+            factor = self.global_batch_size / self.base_global_batch_size
+            if self.scaling == "sqrt":
+                factor = math.sqrt(factor)
+        if update < self.warmup_updates:
+            factor *= (update + 1) / self.warmup_updates
+        if self.schedule is not None:
+            value = self.schedule(update)
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                number = math.nan
+            if not math.isfinite(number) or number < 0.0:
+                raise ConfigError(
+                    f"schedule({update}) returned {value!r}; expected a finite factor >= 0"
+                )
+            factor *= number
+        return factor

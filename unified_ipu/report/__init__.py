@@ -1,0 +1,13 @@
+"""What a run tells: progress, records, summaries."""
+
+from __future__ import annotations
+
+from unified_ipu.report.callbacks import (
+    Callback as Callback,
+    FitContext as FitContext,
+    JsonLines as JsonLines,
+    Progress as Progress,
+)
+from unified_ipu.report.summary import EpochSummary as EpochSummary, Summary as Summary
+
+__all__ = ["Callback", "EpochSummary", "FitContext", "JsonLines", "Progress", "Summary"]

@@ -1,0 +1,167 @@
+"""Callbacks at call boundaries, called on all ranks, and the ones that are shipped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Optional, Protocol, Union, runtime_checkable
+
+from unified_ipu.adapter import Record
+from unified_ipu.report.summary import EpochSummary, Summary
+
+logger = logging.getLogger("unified_ipu.report")
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """What a callback may know of the fit it watches.
+
+    Args:
+        rank: Of this process.
+        is_first: Whether this is rank 0, the one that prints and writes.
+        epochs: Where the fit ends.
+        samples_per_epoch: Size of the training source.
+        program: The program that is trained.
+    """
+
+    rank: int
+    is_first: bool
+    epochs: int
+    samples_per_epoch: int
+    program: Any
+
+
+@runtime_checkable
+class Callback(Protocol):
+    """Subclass it and override what you need; every method runs on all ranks.
+
+    A callback that itself communicates must do so on all ranks alike.
+    """
+
+    def on_fit_start(self, context: FitContext) -> None:
+        """Before the first call."""
+
+    def on_epoch_start(self, context: FitContext, epoch: int) -> None:
+        """Before the first call of an epoch."""
+
+    def on_call_end(self, context: FitContext, record: Record) -> None:
+        """After each call."""
+
+    def on_epoch_end(self, context: FitContext, summary: EpochSummary) -> None:
+        """After an epoch, its certificate and its evaluation."""
+
+    def on_fit_end(self, context: FitContext, summary: Optional[Summary]) -> None:
+        """At the end; ``summary`` is None when the fit ended with an error."""
+
+
+class Progress(Callback):
+    """A tqdm bar of samples on rank 0; in a log file, a line every half minute."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def on_epoch_start(self, context: FitContext, epoch: int) -> None:
+        """Open the bar."""
+        if not context.is_first:
+            return
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=context.samples_per_epoch,
+            desc=f"epoch {epoch + 1}/{context.epochs}",
+            unit=" samples",
+            leave=False,
+            mininterval=0.1 if sys.stderr.isatty() else 30.0,
+        )
+
+    def on_call_end(self, context: FitContext, record: Record) -> None:
+        """Move the bar."""
+        del context
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {record.loss:.4f}", refresh=False)
+            self._bar.update(record.samples)
+
+    def on_epoch_end(self, context: FitContext, summary: EpochSummary) -> None:
+        """Close the bar."""
+        del context, summary
+        self._close()
+
+    def on_fit_end(self, context: FitContext, summary: Optional[Summary]) -> None:
+        """Close the bar if an error left it open."""
+        del context, summary
+        self._close()
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class JsonLines(Callback):
+    """One JSON object a call and an epoch, appended on rank 0.
+
+    Writing must not end a training: when it fails (disk full), this is logged once and the rest
+    of the file is given up.
+
+    Args:
+        path: The file; its folder is made if needed.
+    """
+
+    def __init__(self, path: Union[str, Path]) -> None:
+        self._path = Path(path)
+        self._file: Optional[IO[str]] = None
+
+    def on_fit_start(self, context: FitContext) -> None:
+        """Open the file; a path that cannot be written to is an error here, before training."""
+        if context.is_first:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a", encoding="utf-8")
+
+    def on_call_end(self, context: FitContext, record: Record) -> None:
+        """Write the record."""
+        del context
+        self._write({"kind": "call", **asdict(record)})
+
+    def on_epoch_end(self, context: FitContext, summary: EpochSummary) -> None:
+        """Write the epoch."""
+        del context
+        values = {name: getattr(summary, name) for name in summary.__dataclass_fields__}
+        values["certificate"] = str(summary.certificate)
+        self._write({"kind": "epoch", **values})
+        self._flush()
+
+    def on_fit_end(self, context: FitContext, summary: Optional[Summary]) -> None:
+        """Close the file."""
+        del context, summary
+        if self._file is not None:
+            self._flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, values: Any) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(json.dumps(values, default=float) + "\n")
+        except OSError as error:
+            self._give_up(error)
+
+    def _flush(self) -> None:
+        try:
+            if self._file is not None:
+                self._file.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("%s cannot be written any more (%s); training goes on", self._path, error)
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                logger.debug("closing %s failed too", self._path)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from unified_ipu.plan.batch import BatchPlan as BatchPlan
-from unified_ipu.plan.batch import MicroSpan as MicroSpan
-from unified_ipu.plan.buckets import BucketPlan as BucketPlan
-from unified_ipu.plan.buckets import plan_buckets as plan_buckets
+from unified_ipu.plan.batch import BatchPlan as BatchPlan, MicroSpan as MicroSpan
+from unified_ipu.plan.buckets import BucketPlan as BucketPlan, plan_buckets as plan_buckets
+from unified_ipu.plan.built import check_built as check_built, not_built as not_built
+from unified_ipu.plan.merge import merge_plan as merge_plan
 from unified_ipu.plan.plan import Plan as Plan
-from unified_ipu.plan.settings import BatchSettings as BatchSettings
-from unified_ipu.plan.settings import CommsSettings as CommsSettings
-from unified_ipu.plan.settings import CompileSettings as CompileSettings
-from unified_ipu.plan.settings import DataSettings as DataSettings
-from unified_ipu.plan.settings import MeshAxes as MeshAxes
-from unified_ipu.plan.settings import PipelineSettings as PipelineSettings
-from unified_ipu.plan.settings import PrecisionSettings as PrecisionSettings
-from unified_ipu.plan.settings import UpdateSettings as UpdateSettings
-from unified_ipu.plan.tensors import Bucket as Bucket
-from unified_ipu.plan.tensors import Slot as Slot
-from unified_ipu.plan.tensors import TensorSpec as TensorSpec
+from unified_ipu.plan.replicas import resolve_mesh as resolve_mesh
+from unified_ipu.plan.settings import (
+    BatchSettings as BatchSettings,
+    CommsSettings as CommsSettings,
+    CompileSettings as CompileSettings,
+    DataSettings as DataSettings,
+    MeshAxes as MeshAxes,
+    PipelineSettings as PipelineSettings,
+    PrecisionSettings as PrecisionSettings,
+    UpdateSettings as UpdateSettings,
+)
+from unified_ipu.plan.tensors import Bucket as Bucket, Slot as Slot, TensorSpec as TensorSpec
 
 __all__ = [
     "BatchPlan",
@@ -35,5 +36,9 @@ __all__ = [
     "Slot",
     "TensorSpec",
     "UpdateSettings",
+    "check_built",
+    "merge_plan",
+    "not_built",
     "plan_buckets",
+    "resolve_mesh",
 ]

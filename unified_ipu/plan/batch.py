@@ -9,6 +9,7 @@ of the data set: all of it is O(1) or lazy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import Iterator, Optional, Tuple
 
 from unified_ipu.errors import ConfigError, PlanError
@@ -290,6 +291,8 @@ class BatchPlan:
         if self.global_batch_size % self.num_replicas:
             return ()
         share = self.global_batch_size // self.num_replicas
-        smaller = next(b for b in range(min(self.micro_batch_size, share), 0, -1) if share % b == 0)
-        larger = next((b for b in range(self.micro_batch_size, share + 1) if share % b == 0), None)
-        return (smaller,) if larger is None else (smaller, larger)
+        small = [b for b in range(1, isqrt(share) + 1) if share % b == 0]
+        sizes = sorted({*small, *(share // b for b in small)})
+        smaller = [b for b in sizes if b < self.micro_batch_size]
+        larger = [b for b in sizes if b > self.micro_batch_size]
+        return (*smaller[-1:], *larger[:1])

@@ -56,6 +56,32 @@ def parse_json(text: str) -> Dict[str, Any]:
     return tables
 
 
+def read_tables(path: Union[str, Path]) -> Dict[str, Any]:
+    """Read the tables of a file as they are written there.
+
+    Args:
+        path: A file that ends in ``.json`` is JSON, any other is TOML.
+
+    Returns:
+        Nested tables.
+
+    Raises:
+        PlanError: If the file is missing, or cannot be read or parsed.
+    """
+    path = Path(path)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise PlanError(f"{path}: cannot read the plan: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{path}: not UTF-8 text: {error}") from error
+    parse = parse_json if path.suffix.lower() == ".json" else parse_toml
+    try:
+        return parse(text)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from error
+
+
 def read_document(path: Union[str, Path], build: Callable[[Mapping[str, Any]], T]) -> T:
     """Read a file and build something of its tables, naming the file in every error.
 
@@ -69,16 +95,9 @@ def read_document(path: Union[str, Path], build: Callable[[Mapping[str, Any]], T
     Raises:
         PlanError: If the file is missing, cannot be read or parsed, or ``build`` refuses it.
     """
-    path = Path(path)
+    tables = read_tables(path)
     try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise PlanError(f"{path}: cannot read the plan: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PlanError(f"{path}: not UTF-8 text: {error}") from error
-    parse = parse_json if path.suffix.lower() == ".json" else parse_toml
-    try:
-        return build(parse(text))
+        return build(tables)
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from error
 

@@ -51,8 +51,9 @@ def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Dict[str, Any
         if isinstance(value, Mapping) and isinstance(under, Mapping):
             if name == "batch":
                 under = _without_overruled(under, value)
-            value = overlay(under, value)
-        merged[name] = value
+            merged[name] = overlay(under, value)
+        else:
+            merged[name] = value
     return merged
 
 

@@ -41,7 +41,7 @@ def convert(data: Mapping[str, Any], kind: Type[T]) -> T:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, PlanError):
             raise error.__cause__ from None
-        raise _translated(str(error), data, kind) from None
+        raise PlanError(_translated(str(error), data, kind)) from None
 
 
 def check_fields(struct: msgspec.Struct, section: str) -> None:
@@ -59,12 +59,12 @@ def check_fields(struct: msgspec.Struct, section: str) -> None:
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             # A subclass of the table is a table too; a dictionary is not, it would go unchecked.
             if not isinstance(value, hint):
-                raise refusal(join(section, name), value, f"a {hint.__name__}")
+                raise PlanError(refusal(join(section, name), value, f"a {hint.__name__}"))
             continue
         try:
             msgspec.convert(value, hint)
         except msgspec.ValidationError:
-            raise refusal(join(section, name), value, describe(hint)) from None
+            raise PlanError(refusal(join(section, name), value, describe(hint))) from None
 
 
 def hints(kind: type) -> Dict[str, Any]:
@@ -104,17 +104,17 @@ def shown(value: Any) -> str:
         return repr(value)
 
 
-def refusal(path: str, given: Any, expected: str) -> PlanError:
-    """The error for a wrong value."""
-    return PlanError(f"{path}: got {shown(given)}; expected {expected}")
+def refusal(path: str, given: Any, expected: str) -> str:
+    """What to say about a wrong value."""
+    return f"{path}: got {shown(given)}; expected {expected}"
 
 
-def unknown_setting(path: str, allowed: Tuple[str, ...]) -> PlanError:
-    """The error for a name that does not exist, with the nearest one that does."""
+def unknown_setting(path: str, allowed: Tuple[str, ...]) -> str:
+    """What to say about a name that does not exist, with the nearest one that does."""
     name = path.rpartition(".")[2]
     near = difflib.get_close_matches(name, allowed, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else ";"
-    return PlanError(f"{path}: no such setting{guess} allowed: {', '.join(allowed)}")
+    return f"{path}: no such setting{guess} allowed: {', '.join(allowed)}"
 
 
 def join(section: str, name: str) -> str:
@@ -122,7 +122,7 @@ def join(section: str, name: str) -> str:
     return f"{section}.{name}" if section else name
 
 
-def _translated(text: str, data: Any, kind: Any) -> PlanError:
+def _translated(text: str, data: Any, kind: Any) -> str:
     found = _PATH.search(text)
     path = found.group(1) if found else ""
     given: Any = data

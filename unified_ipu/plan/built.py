@@ -1,0 +1,56 @@
+"""What is in the plan's vocabulary but not built yet: refused by name, never ignored."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Tuple
+
+from unified_ipu.errors import PlanError
+from unified_ipu.plan.plan import Plan
+from unified_ipu.plan.validation import shown
+
+# Values that work today, by setting; what is not listed works in all its range.
+WORKING: Dict[str, Tuple[Any, ...]] = {
+    "target": ("auto", "cpu", "cuda"),
+    "deterministic": (False,),
+    "mesh.stage": (1,),
+    "precision.compute": ("float32",),
+    "precision.reduce": ("float32",),
+    "precision.loss_scale": ("none",),
+    "comms.transport": ("auto", "shm"),
+    "comms.algorithm": ("auto", "direct"),
+    "comms.compression": ("none",),
+    "comms.overlap": ("auto",),
+    "pipeline.schedule": ("1f1b",),
+    "pipeline.split": ("auto",),
+    "data.workers": (1,),
+    "compile.cache_dir": ("",),
+    "compile.optimization_level": (2,),
+}
+
+
+def not_built(plan: Plan) -> Tuple[str, ...]:
+    """One sentence for every setting that asks for something that is not built yet."""
+    tables = plan.to_dict()
+    found = []
+    for path, working in WORKING.items():
+        section, _, name = path.rpartition(".")
+        value = tables[section][name] if section else tables[name]
+        if value not in working:
+            words = " or ".join(shown(each) for each in working)
+            verb = "work" if len(working) > 1 else "works"
+            found.append(f"{path}: got {shown(value)}; only {words} {verb} today")
+    return tuple(found)
+
+
+def check_built(plan: Plan) -> None:
+    """Refuse a plan that asks for something that is not built yet.
+
+    Args:
+        plan: Any valid plan.
+
+    Raises:
+        PlanError: Naming every such setting, what was given, and what works.
+    """
+    found = not_built(plan)
+    if found:
+        raise PlanError("not built yet:\n  " + "\n  ".join(found))

@@ -1,0 +1,41 @@
+"""Batches that the user passes to ``step`` instead of a loader's call."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+from unified_ipu.adapter import Call, MicroBatch, Update, rows
+from unified_ipu.errors import ConfigError
+
+UNKNOWN_SAMPLES = -1  # only the reduction can tell how many samples the other ranks passed
+
+
+def call_of(batch: Any, *, micro_batch_size: int, replica: int, num_replicas: int) -> Call:
+    """Make a call of one update of this rank's micro-batches.
+
+    Args:
+        batch: ``(x, y)``, ``(x, y, sample_weight)`` or any tree of arrays; or a list of those,
+            one a micro-batch, empty on a rank without samples.
+        micro_batch_size: B, the most rows one of them may have.
+        replica: Index of this rank's replica.
+        num_replicas: R over the world.
+
+    Raises:
+        ConfigError: If one has more rows than ``micro_batch_size``.
+        DataError: If the leaves of one differ in their number of rows.
+    """
+    parts: List[Any] = batch if isinstance(batch, list) else [batch]
+    micro_batches: List[MicroBatch] = []
+    for position, part in enumerate(parts):
+        count = rows(part)
+        if count > micro_batch_size:
+            raise ConfigError(
+                f"micro-batch {position} has {count} rows, batch.micro_batch_size is "
+                f"{micro_batch_size}; pass a list of smaller ones, or raise the setting"
+            )
+        if count:
+            micro_batches.append(
+                MicroBatch(index=position * num_replicas + replica, tree=part, rows=count)
+            )
+    total = sum(micro.rows for micro in micro_batches) if num_replicas == 1 else UNKNOWN_SAMPLES
+    return Call(updates=(Update(number=0, micro_batches=micro_batches, samples=total),))

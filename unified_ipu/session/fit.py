@@ -1,0 +1,210 @@
+"""The training loop over epochs: calls, evaluation, certificates, callbacks, summary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from unified_ipu.adapter import Call, Metric, Record
+from unified_ipu.data import Loader
+from unified_ipu.engine import merge_metrics, ratio
+from unified_ipu.errors import ConfigError
+from unified_ipu.report import Callback, EpochSummary, FitContext, Progress, Summary
+from unified_ipu.session.evaluation import check_evaluation_loader
+
+if TYPE_CHECKING:
+    from unified_ipu.session.program import Program
+
+
+class Fit:
+    """One call of ``Program.fit``; the same on all ranks."""
+
+    def __init__(
+        self,
+        program: Program,
+        train: Any,
+        *,
+        epochs: int,
+        validation: Any,
+        every: Union[str, int],
+        metrics: Mapping[str, Metric],
+        callbacks: Sequence[Callback],
+        max_updates: Optional[int],
+    ) -> None:
+        _check(train, epochs=epochs, every=every, metrics=metrics, validation=validation)
+        _check_max_updates(max_updates)
+        self._program = program
+        self._train = train
+        self._validation = validation
+        self._every = every
+        self._metrics = metrics
+        own = any(isinstance(callback, Progress) for callback in callbacks)
+        self._callbacks: List[Callback] = [*callbacks] if own else [Progress(), *callbacks]
+        self._left = max_updates
+        self._since_evaluation = 0
+        self._results: Dict[str, float] = {}
+        self._first_epoch = int(train.epoch)
+        self._last_epoch = self._first_epoch + epochs
+        self._context = FitContext(
+            rank=program.place.rank,
+            is_first=program.place.rank == 0,
+            epochs=self._last_epoch,
+            samples_per_epoch=int(train.size),
+            program=program,
+        )
+
+    def run(self) -> Summary:
+        """Train, print and return the summary."""
+        started, phases = perf_counter(), self._program.clock.seconds()
+        counts = self._program.counters.as_dict()
+        summary: Optional[Summary] = None
+        self._tell("on_fit_start")
+        try:
+            epochs: List[EpochSummary] = []
+            while self._train.epoch < self._last_epoch and self._left != 0:
+                epochs.append(self._epoch(int(self._train.epoch)))
+            self._program.synchronise_buffers()
+            summary = self._summary(tuple(epochs), perf_counter() - started, phases, counts)
+        finally:
+            self._tell("on_fit_end", summary)
+        self._program.session.print(str(summary))
+        return summary
+
+    def _epoch(self, epoch: int) -> EpochSummary:
+        started = perf_counter()
+        tally = _EpochTally()
+        self._tell("on_epoch_start", epoch)
+        for call in self._train:
+            record = self._program.step(self._cut(call))
+            tally.add(record)
+            self._tell("on_call_end", record)
+            self._count(record)
+            if self._left == 0:
+                break
+        certificate = self._train.certificate()
+        if self._every == "epoch":
+            self._evaluate()
+        summary = EpochSummary(
+            epoch=epoch,
+            epochs=self._last_epoch,
+            samples=tally.samples,
+            updates=tally.updates,
+            skipped=tally.skipped,
+            loss=ratio((tally.loss_sum, tally.weight)),
+            metrics={name: ratio(pair) for name, pair in tally.metrics.items()},
+            certificate=certificate,
+            validation=dict(self._results),
+            seconds=perf_counter() - started,
+        )
+        self._tell("on_epoch_end", summary)
+        self._program.session.print(str(summary))
+        return summary
+
+    def _cut(self, call: Call) -> Call:
+        # Only the updates that max_updates still allows; the loader is put back behind them.
+        if self._left is None or len(call.updates) <= self._left:
+            return call
+        kept = call.updates[: self._left]
+        per_update = self._program.session.batch.global_batch_size
+        position = min(self._train.size, (kept[-1].number + 1) * per_update)
+        self._train.seek(call.epoch, position)
+        return replace(call, updates=kept)
+
+    def _count(self, record: Record) -> None:
+        ran = record.updates + record.skipped
+        if self._left is not None:
+            self._left -= ran
+        self._since_evaluation += ran
+        if isinstance(self._every, int) and self._since_evaluation >= self._every:
+            self._since_evaluation -= self._every
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        if self._validation is not None:
+            self._results = self._program.evaluate(self._validation, self._metrics)
+
+    def _tell(self, event: str, *values: Any) -> None:
+        for callback in self._callbacks:
+            getattr(callback, event)(self._context, *values)
+
+    def _summary(
+        self,
+        epochs: Tuple[EpochSummary, ...],
+        seconds: float,
+        phases: Mapping[str, float],
+        counts: Mapping[str, int],
+    ) -> Summary:
+        program = self._program
+        now = program.clock.seconds()
+        mine = {name: now[name] - phases.get(name, 0.0) for name in now}
+        ends = program.counters.as_dict()
+        counted = {name: ends[name] - counts.get(name, 0) for name in ends}
+        everyone = program.communicator.all_gather_value([mine, counted])
+        mean: Dict[str, float] = {}
+        total: Dict[str, int] = {}
+        for theirs, theirs_counted in everyone:
+            for name, value in theirs.items():
+                mean[name] = mean.get(name, 0.0) + value / len(everyone)
+            for name, count in theirs_counted.items():
+                total[name] = total.get(name, 0) + count
+        return Summary(
+            epochs=epochs,
+            num_replicas=program.place.num_replicas,
+            target=program.target,
+            seconds=seconds,
+            phases=mean,
+            counts={name: count for name, count in total.items() if count},
+            validation=dict(self._results),
+        )
+
+
+class _EpochTally:
+    """Sums of an epoch's records."""
+
+    def __init__(self) -> None:
+        self.samples = self.updates = self.skipped = 0
+        self.loss_sum = self.weight = 0.0
+        self.metrics: Dict[str, Tuple[float, float]] = {}
+
+    def add(self, record: Record) -> None:
+        self.samples += record.samples
+        self.updates += record.updates
+        self.skipped += record.skipped
+        if record.weight:
+            self.loss_sum += record.loss * record.weight
+            self.weight += record.weight
+            weighted = {name: (v * record.weight, record.weight) for name, v in record.metrics.items()}
+            merge_metrics(self.metrics, weighted)
+
+
+def _check(
+    train: Any,
+    *,
+    epochs: int,
+    every: Union[str, int],
+    metrics: Mapping[str, Metric],
+    validation: Any,
+) -> None:
+    if not isinstance(train, Loader) or not train.train:
+        raise ConfigError(
+            f"fit needs a training loader, got {train!r}; make one with session.loader(source)"
+        )
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise ConfigError(f"epochs={epochs!r}; expected an integer >= 1")
+    if every != "epoch" and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise ConfigError(f'every={every!r}; expected "epoch" or a number of updates >= 1')
+    if validation is not None:
+        check_evaluation_loader(validation)
+    elif metrics:
+        raise ConfigError(
+            f"metrics={sorted(metrics)} are computed on validation=, which is missing; "
+            "the objective's own metrics are in every record"
+        )
+
+
+def _check_max_updates(max_updates: Optional[int]) -> None:
+    if max_updates is None:
+        return
+    if isinstance(max_updates, bool) or not isinstance(max_updates, int) or max_updates < 1:
+        raise ConfigError(f"max_updates={max_updates!r}; expected None or an integer >= 1")

@@ -1,0 +1,310 @@
+"""A compiled model: step, fit, evaluate, predict, weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Union
+
+from unified_ipu.adapter import Call, Executor, Metric, Record
+from unified_ipu.comms import Communicator
+from unified_ipu.engine import LearningRateFactor, trained_tensors
+from unified_ipu.errors import ConfigError, located
+from unified_ipu.events import Counters, PhaseClock
+from unified_ipu.plan import Plan
+from unified_ipu.report import Callback, Summary
+from unified_ipu.session.agreement import synchronised_buffers
+from unified_ipu.session.batches import call_of
+from unified_ipu.session.evaluation import check_evaluation_loader, evaluate
+from unified_ipu.session.prediction import Outputs
+from unified_ipu.world import Place
+
+if TYPE_CHECKING:
+    from unified_ipu.session.session import Session
+
+
+class Program:
+    """What ``session.compile`` returns. Every method is called on all ranks alike."""
+
+    def __init__(
+        self,
+        session: Session,
+        executor: Executor,
+        *,
+        adapter: str,
+        target: str,
+        factor: LearningRateFactor,
+        can_train: bool,
+    ) -> None:
+        self.adapter = adapter
+        self.target = target
+        self.update = 0
+        """Updates begun so far, skipped ones included: keys the random numbers."""
+        self.updates_happened = 0
+        """Updates that changed the weights: what schedules and warm-up count."""
+        self._session = session
+        self._executor = executor
+        self._factor = factor
+        self._can_train = can_train
+        self._is_closed = False
+
+    @property
+    def session(self) -> Session:
+        """The session that compiled it."""
+        return self._session
+
+    @property
+    def plan(self) -> Plan:
+        """The session's plan."""
+        return self._session.plan
+
+    @property
+    def place(self) -> Place:
+        """Where this process stands."""
+        return self._session.place
+
+    @property
+    def communicator(self) -> Communicator:
+        """Of the data axis."""
+        return self._session.communicator("data")
+
+    @property
+    def clock(self) -> PhaseClock:
+        """The session's clock."""
+        return self._session.clock
+
+    @property
+    def counters(self) -> Counters:
+        """The session's counters."""
+        return self._session.counters
+
+    def step(self, call: Any) -> Record:
+        """Run one call: a loader's, or one update of batches that this rank passes.
+
+        Args:
+            call: What ``for call in loader`` yields; or ``(x, y)``, ``(x, y, sample_weight)``, a
+                dict; or a list of those, one a micro-batch (empty on a rank without samples).
+
+        Returns:
+            What the call did, the same on every rank.
+
+        Raises:
+            ConfigError: If there is nothing to train, or a batch is larger than the plan's
+                ``micro_batch_size``.
+            NumericsError: On all ranks, if a gradient is not finite; the weights are unchanged.
+        """
+        with located(self.place.rank):
+            self._check_open()
+            if not self._can_train:
+                raise ConfigError(
+                    "this program trains nothing: it was compiled without an optimizer, or none "
+                    "of the optimizer's parameters needs a gradient"
+                )
+            if not isinstance(call, Call):
+                call = call_of(
+                    call,
+                    micro_batch_size=self._session.batch.micro_batch_size,
+                    replica=self.place.replicas[0],
+                    num_replicas=self.place.num_replicas,
+                )
+            record: Record = self._executor.run(self._stamped(call))
+            self.update += len(call.updates)
+            self.updates_happened += record.updates
+            return record
+
+    def _stamped(self, call: Call) -> Call:
+        updates = tuple(
+            replace(update, number=self.update + index) for index, update in enumerate(call.updates)
+        )
+        return replace(
+            call,
+            updates=updates,
+            lr_factor=self._factor(self.updates_happened),
+            seed=self.plan.seed,
+        )
+
+    def fit(
+        self,
+        train: Any,
+        *,
+        epochs: int = 1,
+        validation: Any = None,
+        every: Union[str, int] = "epoch",
+        metrics: Optional[Mapping[str, Metric]] = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: Optional[Union[str, Path]] = None,
+        resume: Optional[str] = None,
+        max_updates: Optional[int] = None,
+    ) -> Summary:
+        """Train for ``epochs`` epochs and print how it went on rank 0.
+
+        Args:
+            train: A training loader.
+            epochs: How many; what is left of an epoch already begun counts as one.
+            validation: A loader made with ``train=False``, or None.
+            every: ``"epoch"``, or the number of updates between two evaluations.
+            metrics: Of the evaluation, ``{name: callable(outputs, targets) -> (sum, weight)}``.
+            callbacks: Called at call boundaries on all ranks; a progress bar is always there.
+            checkpoint: Not built yet, refused when given.
+            resume: Not built yet, refused when given.
+            max_updates: Stop after so many updates.
+
+        Returns:
+            What was done; its ``str`` has been printed. The user's own model holds the weights.
+
+        Raises:
+            ConfigError: If an argument is impossible or not built.
+            DataError: If a pipeline fails.
+            NumericsError: On all ranks, if a gradient is not finite.
+        """
+        from unified_ipu.session.fit import Fit
+
+        with located(self.place.rank):
+            self._check_open()
+            refuse_unbuilt(checkpoint=checkpoint, resume=resume)
+            run = Fit(
+                self,
+                train,
+                epochs=epochs,
+                validation=validation,
+                every=every,
+                metrics=metrics or {},
+                callbacks=callbacks,
+                max_updates=max_updates,
+            )
+            return run.run()
+
+    def evaluate(
+        self, loader: Any, metrics: Optional[Mapping[str, Metric]] = None
+    ) -> Dict[str, float]:
+        """Return ``"loss"`` and the metrics over every sample once, the same on all ranks.
+
+        Changes no state: weights, buffers, random numbers, training loaders.
+
+        Args:
+            loader: Made with ``train=False``.
+            metrics: ``{name: callable(outputs, targets) -> (sum, weight)}``.
+
+        Raises:
+            ConfigError: If the loader is for training.
+            DataError: If not every sample was seen exactly once.
+        """
+        with located(self.place.rank):
+            self._check_open()
+            return evaluate(
+                self._executor,
+                loader,
+                metrics or {},
+                communicator=self.communicator,
+                clock=self.clock,
+            )
+
+    def predict(self, loader: Any, *, gather: str = "first") -> Any:
+        """Return the model's outputs for every sample, in the order of the samples.
+
+        Args:
+            loader: Made with ``train=False``.
+            gather: ``"first"``: on rank 0, None elsewhere; ``"all"``: on every rank; ``"none"``:
+                each rank its own rows.
+
+        Raises:
+            ConfigError: If the loader is for training or ``gather`` is none of these.
+            DataError: If an output has no row a sample, or the ranks' outputs differ.
+        """
+        with located(self.place.rank):
+            self._check_open()
+            check_evaluation_loader(loader)
+            outputs = Outputs(gather)
+            for micro in loader:
+                with self.clock.phase("compute"):
+                    outputs.add(micro, self._executor.predict(micro))
+            return outputs.result(self.communicator)
+
+    def weights(self) -> Dict[str, Any]:
+        """Copies of this rank's parameters and buffers, by name, as numpy arrays."""
+        self._check_open()
+        names = [spec.name for spec in self._executor.tensors() if spec.role != "slot"]
+        return self._executor.read(names)
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Overwrite parameters and buffers; call it with the same values on all ranks.
+
+        Raises:
+            ConfigError: If a name is unknown or a shape differs.
+        """
+        with located(self.place.rank):
+            self._check_open()
+            specs = {
+                spec.name: spec for spec in self._executor.tensors() if spec.role != "slot"
+            }
+            for name, value in weights.items():
+                if name not in specs:
+                    raise ConfigError(f"no tensor {name!r}; this model has {sorted(specs)}")
+                shape = tuple(getattr(value, "shape", ()))
+                if shape != specs[name].shape:
+                    raise ConfigError(
+                        f"{name!r} has shape {specs[name].shape}, got {shape}; "
+                        "load the weights of the same model"
+                    )
+            self._executor.write(weights)
+
+    def export_onnx(self, path: Union[str, Path]) -> None:
+        """Not built yet.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(f"export_onnx({str(path)!r}): exporting to ONNX is not built yet")
+
+    def save(self, folder: Union[str, Path]) -> None:
+        """Not built yet.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(f"save({str(folder)!r}): {_CHECKPOINTS}")
+
+    def restore(self, folder: Union[str, Path]) -> None:
+        """Not built yet.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(f"restore({str(folder)!r}): {_CHECKPOINTS}")
+
+    def synchronise_buffers(self) -> None:
+        """Make the buffers of all ranks equal, by each one's rule; ``fit`` ends with it."""
+        if self.communicator.size > 1:
+            specs = self._executor.tensors()
+            values = synchronised_buffers(self._executor, self.communicator, specs)
+            self._executor.write(values)
+
+    def close(self) -> None:
+        """Free the gradients' memory; the session does it too. The model keeps its weights."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._executor.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConfigError("the program is closed; compile the model again")
+
+
+_CHECKPOINTS = "checkpoints are not built yet; use weights() and load_weights()"
+
+
+def refuse_unbuilt(**given: Any) -> None:
+    """Refuse by name what later versions will do.
+
+    Raises:
+        ConfigError: If one of them is not None.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name}={value!r}: {_CHECKPOINTS}; leave {name} out")
+
+
+def can_train(executor: Executor, optimizer: Optional[object]) -> bool:
+    """Whether a step has anything to change."""
+    return optimizer is not None and bool(trained_tensors(executor.tensors()))
+

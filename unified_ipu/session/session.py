@@ -1,0 +1,376 @@
+"""The session: this process in the world, its plan, and what is compiled and loaded in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence, Type, Union
+
+from unified_ipu.adapter import (
+    Adapter,
+    Executor,
+    Job,
+    Loss,
+    Replica,
+    find_adapter,
+)
+from unified_ipu.comms import Communicator, connect
+from unified_ipu.data import Loader, as_source
+from unified_ipu.engine import HostExecutor, LearningRateFactor, UpdateRules
+from unified_ipu.errors import AdapterNotFoundError, ConfigError, PlanError, located
+from unified_ipu.events import Counters, PhaseClock
+from unified_ipu.plan import BatchPlan, Plan
+from unified_ipu.session.agreement import agree_on_tensors
+from unified_ipu.session.joining import Joined, join_plan
+from unified_ipu.session.program import Program, can_train, refuse_unbuilt
+from unified_ipu.session.scopes import AdapterScopes
+from unified_ipu.world import Mesh, Place, World
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Session:
+    """Join the world as a context manager; compile models and make loaders in it.
+
+    Args:
+        plan: A Plan, the path of one, or None: ``plan.toml`` beside the script, else defaults.
+            ``--plan`` and ``--set`` of the command line are laid over it.
+        world: Instead of what the environment says.
+        communicator: Instead of joining the ranks of ``world`` anew.
+        argv: Instead of ``sys.argv``.
+
+    Raises:
+        PlanError: If a setting is wrong or not built, or the plan does not fit the world.
+    """
+
+    def __init__(
+        self,
+        plan: Union[None, str, Path, Plan] = None,
+        *,
+        world: Optional[World] = None,
+        communicator: Optional[Communicator] = None,
+        argv: Optional[Sequence[str]] = None,
+    ) -> None:
+        self._joined: Joined = join_plan(plan, world=world, argv=argv)
+        self.clock = PhaseClock()
+        self.counters = Counters()
+        self.batch = BatchPlan.from_plan(self.plan, self.num_replicas)
+        self._given = communicator
+        self._communicator: Optional[Communicator] = None
+        self._programs: List[Program] = []
+        self._loaders: List[Loader] = []
+
+    def __enter__(self) -> Session:
+        if self._communicator is not None:
+            raise ConfigError("the session is open already; make a new one")
+        if self._given is not None:
+            self._communicator = self._given
+        else:
+            self._communicator = self._connect()
+        AdapterScopes(self.plan, self.place).seed()
+        return self
+
+    def _connect(self) -> Communicator:
+        world = self._joined.world
+        if world.local_world_size != world.world_size:
+            raise PlanError(
+                f"{world.world_size} processes on several hosts need comms.transport = "
+                '"c10d", which is not built yet; run all of them on one host'
+            )
+        with located(world.rank):
+            return connect(
+                rank=world.rank,
+                size=world.world_size,
+                job=world.job,
+                timeout_seconds=self.plan.comms.timeout_seconds,
+                stall_report_seconds=self.plan.comms.stall_report_seconds,
+            )
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        del kind, traceback
+        if error is not None and self._communicator is not None:
+            # The others must not wait for this rank until their time-out.
+            self._communicator.abort(f"{type(error).__name__}: {error}")
+        self.close()
+
+    def close(self) -> None:
+        """Close loaders, programs and the communicator; safe to call twice."""
+        for loader in self._loaders:
+            loader.close()
+        for program in self._programs:
+            program.close()
+        self._loaders, self._programs = [], []
+        if self._communicator is not None and self._given is None:
+            self._communicator.close()
+        self._communicator = None
+
+    @property
+    def plan(self) -> Plan:
+        """The merged plan, ``mesh.data`` resolved: the truth."""
+        return self._joined.plan
+
+    @property
+    def place(self) -> Place:
+        """Where this process stands."""
+        return self._joined.place
+
+    @property
+    def mesh(self) -> Mesh:
+        """Named axes over the world."""
+        return self._joined.mesh
+
+    @property
+    def rank(self) -> int:
+        """Index of this process in the world."""
+        return self._joined.world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self._joined.world.world_size
+
+    @property
+    def num_replicas(self) -> int:
+        """Data-parallel copies of the model over the world."""
+        return self.place.num_replicas
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, the one that prints."""
+        return self.rank == 0
+
+    def communicator(self, axis: str = "data") -> Communicator:
+        """Return the communicator of this rank's group along a mesh axis.
+
+        Raises:
+            ConfigError: If the session is not open, or the axis is unknown or has one rank only.
+        """
+        if self._communicator is None:
+            raise ConfigError("the session is not open; use `with ui.Session() as session:`")
+        if axis != "data":
+            raise ConfigError(f"mesh axis {axis!r} has no group of its own yet; expected 'data'")
+        return self._communicator
+
+    def scope(self) -> ContextManager[None]:
+        """Build models inside it: seeds the frameworks and sets what they want set."""
+        return AdapterScopes(self.plan, self.place).scope()
+
+    def compile(
+        self,
+        model: Any,
+        *,
+        loss: Any = None,
+        objective: Optional[Callable[[Any, Any], Loss]] = None,
+        optimizer: Any = None,
+        schedule: Any = None,
+        weight: Optional[Callable[[Any], Any]] = None,
+        loss_reduction: Optional[str] = None,
+        trainable: Any = None,
+        names: Optional[Mapping[str, Any]] = None,
+        adapter: Optional[str] = None,
+    ) -> Program:
+        """Check a model and what trains it, and return a program; collective, runs no forward.
+
+        Args:
+            model: The framework's model, or a callable that makes it.
+            loss: The framework's loss or ``callable(outputs, targets)``; None if the model
+                returns its loss.
+            objective: ``(model, batch) -> ui.Loss``, instead of ``loss``.
+            optimizer: The framework's, one of ``ui.optim``, ``callable(model)`` that makes one,
+                or None: only to evaluate.
+            schedule: The framework's scheduler, or ``callable(update) -> factor``.
+            weight: ``batch -> W`` for a loss whose mean is not over samples.
+            loss_reduction: ``"mean"``, ``"sum"`` or ``"none"``; None reads it from the loss.
+            trainable: Names, or a predicate of a name, for ``ui.optim``; None trains all.
+            names: This model's names to canonical ones; not built yet.
+            adapter: Name of the adapter; None asks each whether it accepts the model.
+
+        Raises:
+            ConfigError: If arguments contradict each other.
+            AdapterError: If no adapter takes the model, or it cannot do what is asked.
+        """
+        with located(self.rank):
+            communicator = self.communicator("data")
+            _check_compile(loss, objective, loss_reduction, names)
+            chosen, model = self._adapter_for(model, adapter)
+            target = self._target(chosen)
+            if callable(optimizer) and not hasattr(optimizer, "step"):
+                optimizer = optimizer(model)
+            is_ours = schedule is not None and callable(schedule) and not hasattr(schedule, "step")
+            job = Job(
+                model=model,
+                optimizer=optimizer,
+                loss=loss,
+                objective=objective,
+                loss_reduction=loss_reduction,
+                weight=weight,
+                schedule=None if is_ours else schedule,
+                trainable=trainable,
+                names=names,
+                seed=self.plan.seed,
+                program=len(self._programs),
+            )
+            executor = self._executor(chosen.build(job, self.plan, self.place), job)
+            with communicator.phase("compiling"):
+                agree_on_tensors(executor, communicator, adapter=chosen.name)
+            update = self.plan.update
+            program = Program(
+                self,
+                executor,
+                adapter=chosen.name,
+                target=target,
+                factor=LearningRateFactor(
+                    scaling=update.lr_scaling,
+                    global_batch_size=self.batch.global_batch_size,
+                    base_global_batch_size=update.base_global_batch_size,
+                    warmup_updates=update.warmup_updates,
+                    schedule=schedule if is_ours else None,
+                ),
+                can_train=can_train(executor, optimizer),
+            )
+            self._programs.append(program)
+            return program
+
+    def _adapter_for(self, model: Any, name: Optional[str]) -> Any:
+        try:
+            return find_adapter(model, name), model
+        except AdapterNotFoundError:
+            if not callable(model):
+                raise
+        with self.scope():
+            built = model()
+        return find_adapter(built, name), built
+
+    def _target(self, adapter: Adapter) -> str:
+        targets = adapter.targets()
+        target = targets[0] if self.plan.target == "auto" else self.plan.target
+        if target not in targets:
+            raise PlanError(
+                f"target = {target!r}: adapter {adapter.name!r} can use {', '.join(targets)} here"
+            )
+        refused = adapter.lower(self.plan, target).refused
+        if refused:
+            reasons = "; ".join(f"{field}: {reason}" for field, reason in refused)
+            raise PlanError(f"adapter {adapter.name!r} on {target!r} refuses {reasons}")
+        return target
+
+    def _executor(self, built: Union[Replica, Executor], job: Job) -> Executor:
+        if isinstance(built, Executor):
+            return built
+        return HostExecutor(
+            built,
+            self.communicator("data"),
+            rules=UpdateRules(
+                reduction=self.plan.update.reduction,
+                clip_norm=self.plan.update.clip_norm,
+                global_batch_size=self.batch.global_batch_size,
+                bucket_bytes=self.plan.comms.bucket_bytes,
+                seed=self.plan.seed,
+                program=job.program,
+            ),
+            clock=self.clock,
+            counters=self.counters,
+        )
+
+    def loader(
+        self,
+        source: Any,
+        *,
+        train: bool = True,
+        micro_batch_size: Optional[int] = None,
+        collate: Optional[Callable[[List[Any]], Any]] = None,
+        name: Optional[str] = None,
+    ) -> Loader:
+        """Deal the samples of a source to the replicas; collective.
+
+        Args:
+            source: From ``ui.data``, or numpy arrays, or a map dataset.
+            train: Whether it is shuffled and dealt by updates; otherwise for evaluation.
+            micro_batch_size: Most rows of a micro-batch in evaluation; None takes the plan's.
+            collate: ``list of samples -> batch`` for map datasets.
+            name: Shown in errors; None numbers them.
+
+        Raises:
+            ConfigError: If the source is of a kind that is not supported.
+            DataError: If its arrays do not fit together, or its pipeline does not start.
+        """
+        with located(self.rank):
+            loader = Loader(
+                as_source(source),
+                batch=self.batch,
+                replica=self.place.replicas[0],
+                communicator=self.communicator("data"),
+                seed=self.plan.seed,
+                shuffle=self.plan.data.shuffle and train,
+                train=train,
+                micro_batch_size=micro_batch_size,
+                collate=collate,
+                name=name or f"loader-{len(self._loaders)}",
+                clock=self.clock,
+                counters=self.counters,
+                settings=self.plan.data,
+                search_path=[self._joined.script_folder],
+            )
+            self._loaders.append(loader)
+            return loader
+
+    def print(self, *values: Any) -> None:
+        """Write to standard output on rank 0 only."""
+        if self.is_first:
+            sys.stdout.write(" ".join(str(value) for value in values) + "\n")
+            sys.stdout.flush()
+
+    def reduce(self, values: Mapping[str, Any]) -> Dict[str, float]:
+        """Return sum / weight over all ranks of each ``{name: (sum, weight)}``; collective."""
+        mine = {name: [float(pair[0]), float(pair[1])] for name, pair in values.items()}
+        totals: Dict[str, List[float]] = {}
+        for part in self.communicator("data").all_gather_value(mine):
+            for name, pair in part.items():
+                known = totals.setdefault(name, [0.0, 0.0])
+                known[0] += pair[0]
+                known[1] += pair[1]
+        return {
+            name: pair[0] / pair[1] if pair[1] else float("nan") for name, pair in totals.items()
+        }
+
+    def gather(self, array: Any) -> List[Any]:
+        """Return every rank's array, in rank order, on all ranks; axis 0 may differ; collective."""
+        return self.communicator("data").all_gather(array)
+
+    def save(self, folder: Union[str, Path], **what: Any) -> None:
+        """Not built yet.
+
+        Raises:
+            ConfigError: Always.
+        """
+        del what
+        refuse_unbuilt(folder=str(folder))
+
+    def restore(self, folder: Union[str, Path], **what: Any) -> None:
+        """Not built yet.
+
+        Raises:
+            ConfigError: Always.
+        """
+        del what
+        refuse_unbuilt(folder=str(folder))
+
+
+def _check_compile(loss: Any, objective: Any, loss_reduction: Optional[str], names: Any) -> None:
+    if loss is not None and objective is not None:
+        raise ConfigError("compile got loss= and objective=; give one of them")
+    if objective is not None and not callable(objective):
+        raise ConfigError(f"objective={objective!r}; expected callable(model, batch) -> ui.Loss")
+    if loss_reduction is not None and loss_reduction not in REDUCTIONS:
+        raise ConfigError(
+            f"loss_reduction={loss_reduction!r}; expected one of {', '.join(REDUCTIONS)}"
+        )
+    if names is not None:
+        raise ConfigError("names=: mapping names between models is not built yet; leave it out")
+

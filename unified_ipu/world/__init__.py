@@ -8,6 +8,7 @@ from unified_ipu.world.environment import (
     World as World,
     current_environment as current_environment,
     read_world as read_world,
+    world_variables as world_variables,
 )
 from unified_ipu.world.mesh import Mesh as Mesh
 from unified_ipu.world.place import Place as Place
@@ -20,4 +21,5 @@ __all__ = [
     "current_environment",
     "read_world",
     "usable_cores",
+    "world_variables",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from unified_ipu.errors import ConfigError
 from unified_ipu.world.ancestor import launcher_token
@@ -177,6 +177,22 @@ def read_world(environ: Mapping[str, str]) -> World:
         if _is_started_by(names, environ):
             return _read(names, environ, handover)
     return World(handover=handover)
+
+
+def world_variables(world: World) -> Dict[str, str]:
+    """The variables that make ``read_world`` return ``world``; what our launcher sets.
+
+    Args:
+        world: As one rank shall see it; its ``launcher`` is taken as ours.
+    """
+    return {
+        "UNIFIED_IPU_RANK": str(world.rank),
+        "UNIFIED_IPU_LOCAL_RANK": str(world.local_rank),
+        "UNIFIED_IPU_WORLD_SIZE": str(world.world_size),
+        "UNIFIED_IPU_LOCAL_WORLD_SIZE": str(world.local_world_size),
+        "UNIFIED_IPU_JOB": world.job,
+        HANDOVER_VARIABLE: world.handover.to_json(),
+    }
 
 
 def _is_started_by(names: _Names, environ: Mapping[str, str]) -> bool:

@@ -1,0 +1,198 @@
+"""From a plan to running ranks: how many, with which environment and output."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from unified_ipu.launch.devices import usable_gpus
+from unified_ipu.launch.labels import Sink
+from unified_ipu.launch.process import Event, Output, RankProcess
+from unified_ipu.launch.supervise import Supervisor
+from unified_ipu.plan import Plan, check_built, merge_plan, resolve_mesh
+from unified_ipu.world import (
+    Handover,
+    World,
+    current_environment,
+    usable_cores,
+    world_variables,
+)
+
+PLAN_FILE = "plan.toml"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is the same for all ranks of a run.
+
+    Args:
+        num_ranks: Processes to start.
+        environ: Of each rank, without its place in the world.
+        notes: What was decided without being asked, a sentence each.
+    """
+
+    num_ranks: int
+    environ: Mapping[str, str]
+    notes: Tuple[str, ...] = ()
+
+
+def plan_beside(program: str) -> Optional[str]:
+    """``plan.toml`` in the folder of a script, or in the working directory if there is no script.
+
+    Args:
+        program: Path of the script, or ``""``.
+    """
+    folder = Path(program).resolve().parent if Path(program).is_file() else Path.cwd()
+    found = folder / PLAN_FILE
+    return str(found) if found.is_file() else None
+
+
+def prepare(
+    base: Union[str, Path, Plan, None],
+    *,
+    plan_path: Optional[str] = None,
+    settings: Sequence[str] = (),
+    environ: Optional[Mapping[str, str]] = None,
+    cores: Optional[int] = None,
+) -> Start:
+    """Check the plan and decide how many ranks there will be, before any is started.
+
+    Args:
+        base: The plan below the two others: a Plan, a file, or None.
+        plan_path: Given by ``--plan``.
+        settings: Given by ``--set``.
+        environ: Instead of this process's.
+        cores: Instead of the usable ones.
+
+    Raises:
+        PlanError: If a setting is wrong or not built, or does not fit this host.
+    """
+    environ = current_environment() if environ is None else environ
+    cores = usable_cores() if cores is None else cores
+    plan = merge_plan(base, plan_path=plan_path, settings=settings)
+    check_built(plan)
+    plan, notes = resolve_mesh(plan, world_size=None, cores=cores, gpus=usable_gpus(environ))
+    num_ranks = int(plan.mesh.data) * plan.mesh.stage
+    threads = thread_variables(environ, num_ranks=num_ranks, cores=cores)
+    if threads:
+        notes += (
+            f"{num_ranks} ranks on {cores} cores: OMP_NUM_THREADS={threads['OMP_NUM_THREADS']} "
+            "in each; set it yourself to change that",
+        )
+    return Start(num_ranks, {**environ, **threads}, notes)
+
+
+def thread_variables(environ: Mapping[str, str], *, num_ranks: int, cores: int) -> Dict[str, str]:
+    """Variables that give each rank its share of the cores; none where the user has set one.
+
+    Every OpenMP runtime takes all cores otherwise, and the ranks stand in each other's way.
+
+    Args:
+        environ: What is set already.
+        num_ranks: Processes on this host.
+        cores: Usable ones.
+    """
+    if num_ranks == 1 or any(environ.get(name) for name in THREAD_VARIABLES):
+        return {}
+    return dict.fromkeys(THREAD_VARIABLES, str(max(1, cores // num_ranks)))
+
+
+def start_ranks(
+    start: Start,
+    task: Sequence[str],
+    *,
+    handover: Handover,
+    python: str = sys.executable,
+    payload: Optional[int] = None,
+) -> Tuple[Supervisor, List[RankProcess]]:
+    """Start all ranks.
+
+    Args:
+        start: From ``prepare``.
+        task: Arguments for ``launch/child.py``.
+        handover: For every rank's ``Session``.
+        python: Interpreter.
+        payload: A descriptor that all ranks inherit, or None.
+
+    Returns:
+        Who watches over them, and the processes by rank.
+
+    Raises:
+        LaunchError: If a process cannot be started; those before it are ended.
+    """
+    events: SimpleQueue[Event] = SimpleQueue()
+    job = secrets.token_hex(8) if start.num_ranks > 1 else ""
+    processes: List[RankProcess] = []
+    sinks = _Sinks()
+    try:
+        for rank in range(start.num_ranks):
+            world = World(
+                rank=rank,
+                local_rank=rank,
+                world_size=start.num_ranks,
+                local_world_size=start.num_ranks,
+                launcher="unified-ipu",
+                job=job,
+                handover=handover,
+            )
+            processes.append(
+                RankProcess(
+                    rank,
+                    python=python,
+                    task=task,
+                    environ={**start.environ, **world_variables(world)},
+                    output=sinks.output(rank),
+                    events=events,
+                    payload=payload,
+                )
+            )
+    except BaseException:
+        for process in processes:
+            process.close()
+        raise
+    return Supervisor(processes, events), processes
+
+
+class _Sinks:
+    """Where the output of each rank goes."""
+
+    def __init__(self) -> None:
+        # What is waiting in our own buffers comes before anything of the ranks.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._stdout = _writer(sys.stdout)
+        self._stderr = _writer(sys.stderr)
+
+    def output(self, rank: int) -> Output:
+        if rank == 0:
+            # Its own terminal, so that progress bars work; where there is none (a notebook),
+            # through us.
+            return Output(
+                None if _descriptor(sys.stdout) == 1 else self._stdout,
+                None if _descriptor(sys.stderr) == 2 else self._stderr,
+            )
+        return Output(self._stdout, self._stderr, f"[rank {rank}] ")
+
+
+def _writer(stream: IO[str]) -> Callable[[bytes], None]:
+    descriptor = _descriptor(stream)
+    if descriptor is not None:
+        return Sink(descriptor).write
+
+    def write(data: bytes) -> None:
+        stream.write(data.decode(errors="replace"))
+        stream.flush()
+
+    return write
+
+
+def _descriptor(stream: IO[str]) -> Optional[int]:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None

@@ -21,7 +21,12 @@ def _check_range(owner: str, name: str, value: float, *, above: float = -math.in
 
 
 def _check_betas(owner: str, betas: Tuple[float, float]) -> None:
-    if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+    try:
+        first, second = betas
+        is_valid = 0.0 <= first < 1.0 and 0.0 <= second < 1.0
+    except (TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
         raise ConfigError(f"{owner}(betas={betas!r}): expected two numbers in [0, 1)")
 
 

@@ -21,7 +21,6 @@ from unified_ipu.events import PhaseClock
 from unified_ipu.plan import plan_buckets
 
 
-
 @dataclass(frozen=True)
 class Outcome:
     """What all ranks agreed on about one update.
@@ -194,9 +193,7 @@ class _ReducedPath(_Shared):
             done = self._reducer.reduce(
                 contributes=ran, divide=self._divide, clip_norm=self.rules.clip_norm
             )
-        self._clock.move(
-            "communication", "waiting", self._communicator.waiting_seconds - waited
-        )
+        self._clock.move("communication", "waiting", self._communicator.waiting_seconds - waited)
         return self.outcome(
             done.header,
             metric_names or (),
@@ -234,6 +231,4 @@ def reduced_path(
     layout = plan_buckets(trained, rules.bucket_bytes)
     reducer = Reducer(communicator, layout, header.size)
     replica.bind(layout.slots, reducer.gradients)
-    return _ReducedPath(
-        reducer, header, rules, trained, communicator=communicator, clock=clock
-    )
+    return _ReducedPath(reducer, header, rules, trained, communicator=communicator, clock=clock)

@@ -20,7 +20,7 @@ from unified_ipu.adapter import (
 )
 from unified_ipu.comms import Communicator
 from unified_ipu.engine.gradients import GradientPath, Outcome, local_path, reduced_path
-from unified_ipu.engine.header import HeaderLayout, check_metric_names, merge_metrics, ratio
+from unified_ipu.engine.header import HeaderLayout, check_metric_names, merge_metrics
 from unified_ipu.engine.random_keys import EVALUATION, TRAINING, micro_batch_key
 from unified_ipu.engine.rules import UpdateRules
 from unified_ipu.errors import ConfigError, DataError, NumericsError
@@ -80,13 +80,13 @@ class HostExecutor:
             update=call.updates[-1].number,
             epoch=call.epoch,
             samples=samples,
-            loss=ratio((loss_sum, weight)),
+            loss_sum=loss_sum,
             weight=weight,
             lr=lr,
             grad_norm=norm,
             skipped=len(call.updates) - happened,
             updates=happened,
-            metrics={name: ratio(pair) for name, pair in metrics.items()},
+            metric_sums=metrics,
             seconds={name: after[name] - before.get(name, 0.0) for name in after},
         )
 

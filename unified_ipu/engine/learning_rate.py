@@ -1,4 +1,4 @@
-"""The factor on every learning rate: scaling with the global batch, warm-up, the user's callable."""
+"""The factor on every learning rate: scaling with the batch, warm-up, the user's callable."""
 
 from __future__ import annotations
 

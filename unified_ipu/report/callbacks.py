@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Optional, Protocol, Union, runtime_checkable
 
@@ -123,14 +123,12 @@ class JsonLines(Callback):
     def on_call_end(self, context: FitContext, record: Record) -> None:
         """Write the record."""
         del context
-        self._write({"kind": "call", **asdict(record)})
+        self._write({"kind": "call", **record.to_dict()})
 
     def on_epoch_end(self, context: FitContext, summary: EpochSummary) -> None:
         """Write the epoch."""
         del context
-        values = {name: getattr(summary, name) for name in summary.__dataclass_fields__}
-        values["certificate"] = str(summary.certificate)
-        self._write({"kind": "epoch", **values})
+        self._write({"kind": "epoch", **summary.to_dict()})
         self._flush()
 
     def on_fit_end(self, context: FitContext, summary: Optional[Summary]) -> None:
@@ -146,7 +144,7 @@ class JsonLines(Callback):
         if self._file is None:
             return
         try:
-            self._file.write(json.dumps(values, default=float) + "\n")
+            self._file.write(json.dumps(values) + "\n")
         except OSError as error:
             self._give_up(error)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
+from unified_ipu.events import finite_or_none
+
 PHASES = ("data", "compute", "communication", "waiting", "other")
 
 
@@ -35,6 +37,12 @@ class EpochSummary:
     certificate: Any
     validation: Mapping[str, float]
     seconds: float
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Plain values for a log; what is not finite is None."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values["certificate"] = str(self.certificate)
+        return {name: finite_or_none(value) for name, value in values.items()}
 
     def __str__(self) -> str:
         parts = [f"loss {self.loss:.4f}"]

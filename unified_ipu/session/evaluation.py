@@ -56,8 +56,7 @@ def check_evaluation_loader(loader: Any) -> None:
     """
     if not isinstance(loader, Loader):
         raise ConfigError(
-            f"got a {type(loader).__name__}; expected a loader: "
-            "session.loader(source, train=False)"
+            f"got a {type(loader).__name__}; expected a loader: session.loader(source, train=False)"
         )
     if loader.train:
         raise ConfigError(

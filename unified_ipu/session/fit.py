@@ -171,11 +171,9 @@ class _EpochTally:
         self.samples += record.samples
         self.updates += record.updates
         self.skipped += record.skipped
-        if record.weight:
-            self.loss_sum += record.loss * record.weight
-            self.weight += record.weight
-            weighted = {name: (v * record.weight, record.weight) for name, v in record.metrics.items()}
-            merge_metrics(self.metrics, weighted)
+        self.loss_sum += record.loss_sum
+        self.weight += record.weight
+        merge_metrics(self.metrics, record.metric_sums)
 
 
 def _check(

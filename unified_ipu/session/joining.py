@@ -36,7 +36,7 @@ class Joined:
 
 
 def join_plan(
-    plan: Union[None, str, Path, Plan], *, world: Optional[World], argv: Optional[Sequence[str]]
+    plan: Union[str, Path, Plan, None], *, world: Optional[World], argv: Optional[Sequence[str]]
 ) -> Joined:
     """Merge the plan, read the world and check that the two fit.
 

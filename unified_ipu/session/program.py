@@ -234,9 +234,7 @@ class Program:
         """
         with located(self.place.rank):
             self._check_open()
-            specs = {
-                spec.name: spec for spec in self._executor.tensors() if spec.role != "slot"
-            }
+            specs = {spec.name: spec for spec in self._executor.tensors() if spec.role != "slot"}
             for name, value in weights.items():
                 if name not in specs:
                     raise ConfigError(f"no tensor {name!r}; this model has {sorted(specs)}")
@@ -307,4 +305,3 @@ def refuse_unbuilt(**given: Any) -> None:
 def can_train(executor: Executor, optimizer: Optional[object]) -> bool:
     """Whether a step has anything to change."""
     return optimizer is not None and bool(trained_tensors(executor.tensors()))
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from typing import Iterator, List
+from typing import Iterator, List, Optional
 
 from unified_ipu.adapter import Adapter, available_adapters, load_adapter
 from unified_ipu.errors import AdapterLoadError
@@ -19,13 +19,8 @@ class AdapterScopes:
         self._place = place
 
     def _adapters(self) -> List[Adapter]:
-        adapters: List[Adapter] = []
-        for name in available_adapters():
-            try:
-                adapters.append(load_adapter(name))
-            except AdapterLoadError:
-                continue  # its framework is absent, so there is nothing to seed
-        return adapters
+        found = [_loaded(name) for name in available_adapters()]
+        return [adapter for adapter in found if adapter is not None]
 
     def seed(self) -> None:
         """Seed the global generators of every framework that is imported."""
@@ -39,3 +34,10 @@ class AdapterScopes:
             for adapter in self._adapters():
                 stack.enter_context(adapter.scope(self._plan, self._place))
             yield
+
+
+def _loaded(name: str) -> Optional[Adapter]:
+    try:
+        return load_adapter(name)
+    except AdapterLoadError:
+        return None  # its package is absent, so there is nothing to seed

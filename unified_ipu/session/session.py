@@ -5,7 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence, Type, Union
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Type,
+    Union,
+)
 
 from unified_ipu.adapter import (
     Adapter,
@@ -46,7 +57,7 @@ class Session:
 
     def __init__(
         self,
-        plan: Union[None, str, Path, Plan] = None,
+        plan: Union[str, Path, Plan, None] = None,
         *,
         world: Optional[World] = None,
         communicator: Optional[Communicator] = None,
@@ -61,7 +72,7 @@ class Session:
         self._programs: List[Program] = []
         self._loaders: List[Loader] = []
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Session:  # noqa: PYI034 - typing.Self is 3.11
         if self._communicator is not None:
             raise ConfigError("the session is open already; make a new one")
         if self._given is not None:
@@ -373,4 +384,3 @@ def _check_compile(loss: Any, objective: Any, loss_reduction: Optional[str], nam
         )
     if names is not None:
         raise ConfigError("names=: mapping names between models is not built yet; leave it out")
-

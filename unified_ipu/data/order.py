@@ -74,7 +74,8 @@ class Order:
         """
         given = self._checked(positions, "position")
         if self._table is not None:
-            return self._table[given]
+            ids: np.ndarray = self._table[given]
+            return ids
         if not self._keys:
             return given.copy()
         return self._blocks(given, forward=True)
@@ -93,14 +94,15 @@ class Order:
         if self._table is not None:
             inverse = np.empty_like(self._table)
             inverse[self._table] = np.arange(self.size, dtype=np.int64)
-            return inverse[given]
+            positions: np.ndarray = inverse[given]
+            return positions
         if not self._keys:
             return given.copy()
         return self._blocks(given, forward=False)
 
     def _checked(self, values: np.ndarray, what: str) -> np.ndarray:
         given = np.asarray(values, dtype=np.int64)
-        if given.size and not (0 <= given.min() and given.max() < self.size):
+        if given.size and (given.min() < 0 or given.max() >= self.size):
             raise ConfigError(
                 f"{what}s from {given.min()} to {given.max()} were asked for; expected "
                 f"0 <= {what} < {self.size}, the size of the source"

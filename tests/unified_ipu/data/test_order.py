@@ -113,7 +113,7 @@ def test_impossible_sizes_are_refused_with_the_number(size):
 
 
 def test_positions_outside_of_the_epoch_are_refused():
-    with pytest.raises(ConfigError, match="from 0 to 5000 .* < 5000"):
+    with pytest.raises(ConfigError, match=r"from 0 to 5000 .* < 5000"):
         Order(5000).slice(0, 5001)
     with pytest.raises(ConfigError, match="-1"):
         Order(5).ids(np.array([-1]))

@@ -1,0 +1,31 @@
+"""Samples: where they come from, in which order, who gets them, and proof that all did."""
+
+from __future__ import annotations
+
+from unified_ipu.data.adoption import as_source as as_source
+from unified_ipu.data.array_source import arrays as arrays
+from unified_ipu.data.certificate import Certificate as Certificate
+from unified_ipu.data.dataset_source import dataset as dataset
+from unified_ipu.data.loader import Loader as Loader
+from unified_ipu.data.order import Order as Order
+from unified_ipu.data.pipeline_source import (
+    PipelineSource as PipelineSource,
+    stream as stream,
+    tensorflow as tensorflow,
+)
+from unified_ipu.data.sample import Sample as Sample
+from unified_ipu.data.source import Source as Source
+
+__all__ = [
+    "Certificate",
+    "Loader",
+    "Order",
+    "PipelineSource",
+    "Sample",
+    "Source",
+    "arrays",
+    "as_source",
+    "dataset",
+    "stream",
+    "tensorflow",
+]

@@ -1,0 +1,63 @@
+"""Live objects that are accepted in place of a source, and advice for those that are not."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+from unified_ipu.data.array_source import arrays
+from unified_ipu.data.dataset_source import Collate, dataset
+from unified_ipu.data.pipeline_source import PipelineSource
+from unified_ipu.data.source import Source
+from unified_ipu.errors import ConfigError
+
+
+def as_source(given: Any, collate: Optional[Collate] = None) -> Union[Source, PipelineSource]:
+    """Return ``given`` if it is a source, else the source that it stands for.
+
+    Args:
+        given: A source, an array, a tree of arrays, or a map-style dataset.
+        collate: Turns a list of samples into a batch; for datasets only.
+
+    Returns:
+        The source.
+
+    Raises:
+        ConfigError: If there is no source for it, with what to use instead.
+        DataError: If its arrays are not what they must be.
+    """
+    is_source = isinstance(given, (PipelineSource, Source))
+    is_arrays = isinstance(given, (tuple, list, dict)) or hasattr(given, "__array__")
+    if collate is not None and (is_source or is_arrays):
+        raise ConfigError(
+            f"collate= was given with a {type(given).__name__}; it puts single samples of a "
+            "dataset together: pass it to ui.data.dataset(...) or leave it out"
+        )
+    if isinstance(given, (PipelineSource, Source)):
+        return given
+    _refuse_foreign(given)
+    if is_arrays:
+        return arrays(given)
+    if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
+        return dataset(given, collate)
+    raise ConfigError(
+        f"a loader cannot read a {type(given).__name__}: it has no length and no index, so its "
+        "samples cannot be dealt exactly once; use ui.data.arrays, ui.data.dataset or "
+        "ui.data.tensorflow"
+    )
+
+
+def _refuse_foreign(given: Any) -> None:
+    module, name = type(given).__module__, type(given).__name__
+    if module.startswith("tensorflow."):
+        if hasattr(given, "element_spec") and hasattr(given, "prefetch"):
+            raise ConfigError(
+                "a live tf.data.Dataset cannot be dealt to replicas exactly once; put the code "
+                'that makes a sample into a module and pass ui.data.tensorflow("module:function", '
+                "size=)"
+            )
+        return
+    if module.startswith("torch.utils.data") and hasattr(given, "batch_sampler"):
+        raise ConfigError(
+            f"a torch {name} already batches and orders its samples, so they would be split twice; "
+            "pass its dataset: ui.data.dataset(loader.dataset, collate=loader.collate_fn)"
+        )

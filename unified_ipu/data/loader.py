@@ -1,0 +1,327 @@
+"""The loader: an epoch's samples as calls for training, as micro-batches for evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
+
+import numpy as np
+
+from unified_ipu.adapter import Call, MicroBatch, Update
+from unified_ipu.data.adoption import as_source
+from unified_ipu.data.certificate import Certificate, add_up
+from unified_ipu.data.cursor import Cursor
+from unified_ipu.data.dataset_source import Collate
+from unified_ipu.data.feed import DirectFeed, Feed
+from unified_ipu.data.pipeline_source import PipelineSource
+from unified_ipu.data.receipts import (
+    Digest,
+    add_digests,
+    digest_of,
+    digest_of_range,
+    subtract_digests,
+)
+from unified_ipu.data.schedule import Portion, Schedule
+from unified_ipu.errors import ConfigError, DataError
+from unified_ipu.events import Counters, PhaseClock
+from unified_ipu.plan import BatchPlan, DataSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from unified_ipu.comms import Communicator
+
+_ROWS_AT_ONCE = 1 << 16
+
+
+class Loader:
+    """Deals a source to the replicas of the world, each sample once an epoch.
+
+    ``for call in loader`` yields what is left of the current epoch; when it is exhausted the
+    loader stands at the start of the next. With ``train=False`` it yields this replica's
+    micro-batches of one pass and has no position. Making a loader is collective.
+
+    Args:
+        source: A source, or what ``as_source`` takes for one.
+        batch: How samples are dealt.
+        replica: The replica that this process feeds.
+        communicator: Of all replicas.
+        seed: Keys the order and the seeds of samples, with the epoch.
+        shuffle: Whether training is in a keyed order; evaluation never is.
+        train: Whether it feeds updates.
+        micro_batch_size: Of evaluation, if it is not that of ``batch``.
+        collate: Turns a list of samples into a batch, for map-style datasets.
+        name: For messages.
+        clock: Is told the time spent waiting for and building batches.
+        counters: Are told what was dropped, padded, skipped or copied, counted over the world.
+        settings: The plan's ``[data]`` table.
+        search_path: Where the data process looks for the user's modules first.
+
+    Raises:
+        ConfigError: If the arguments contradict each other, or differ between ranks.
+        DataError: If the source cannot be opened.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        batch: BatchPlan,
+        replica: int,
+        communicator: Communicator,
+        seed: int,
+        shuffle: bool,
+        train: bool,
+        micro_batch_size: Optional[int] = None,
+        collate: Optional[Collate] = None,
+        name: str = "loader",
+        clock: Optional[PhaseClock] = None,
+        counters: Optional[Counters] = None,
+        settings: Optional[DataSettings] = None,
+        search_path: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.epoch = 0
+        self.position = 0
+        self._source = as_source(source, collate)
+        _check_micro_batch_size(micro_batch_size, batch, train=train)
+        self.size = self._source.size
+        if train or self.size < 1:
+            batch.check_samples(self.size)
+        self._batch = batch
+        self._replica = replica
+        self._communicator = communicator
+        self._clock = clock or PhaseClock()
+        self._counters = counters or Counters()
+        self._schedule = Schedule(
+            batch, self.size, seed, shuffle and train, train, micro_batch_size
+        )
+        self._check_agreement()
+        self._all_ids: Optional[Digest] = None
+        self._feed = self._open_feed(settings or DataSettings(), search_path)
+        self._cursor = Cursor()
+
+    @property
+    def train(self) -> bool:
+        """Whether it yields calls; otherwise it yields micro-batches."""
+        return self._schedule.train
+
+    @property
+    def num_updates(self) -> int:
+        """Updates in an epoch."""
+        return self._batch.num_updates(self.size)
+
+    def __len__(self) -> int:
+        """Calls in an epoch; micro-batches of this replica in evaluation."""
+        if self.train:
+            return self._batch.num_calls(self.size)
+        return self._batch.num_evaluation_spans(
+            self._replica, self.size, self._schedule.micro_batch_size
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._calls() if self.train else self._micro_batches()
+
+    def seek(self, epoch: int, position: int) -> None:
+        """Continue from ``position`` of ``epoch``, with the same samples as ever.
+
+        Args:
+            epoch: At least 0.
+            position: Samples of that epoch that are used already: whole updates, or all.
+
+        Raises:
+            ConfigError: If there is no update that starts there, or this is no train loader.
+        """
+        if not self.train:
+            raise ConfigError(f"{self.name}: evaluation has no position; seek a train loader")
+        end = self._batch.used_samples(self.size)
+        whole = position % self._batch.global_batch_size == 0
+        if epoch < 0 or not (position == self.size or (whole and 0 <= position <= end)):
+            raise ConfigError(
+                f"{self.name}: got epoch {epoch}, position {position}; expected an epoch >= 0 and "
+                f"a multiple of the global batch {self._batch.global_batch_size} up to {end}, or "
+                f"the size {self.size}"
+            )
+        self.epoch, self.position = epoch, min(position, end)
+        self._cursor = Cursor((), self.position, epoch)
+
+    def certificate(self) -> Certificate:
+        """What all ranks were given in the last pass until now; collective."""
+        cursor = self._cursor
+        mine = {"is_finished": cursor.is_finished, "num_due": cursor.num_due}
+        messages = self._communicator.all_gather_value({**cursor.receipts.to_message(), **mine})
+        finished = all(message["is_finished"] for message in messages)
+        facts = {
+            "size": self.size,
+            "expected": cursor.end - cursor.start,
+            "dropped": self._batch.dropped(self.size) if finished and self.train else 0,
+            "padded": self._batch.padded(self.size) if finished and self.train else 0,
+            "is_finished": finished,
+            "start": cursor.start,
+        }
+        if not self.train:
+            facts["expected"] = sum(message["num_due"] for message in messages)
+        return add_up(messages, due=self._digest_of_due(is_finished=finished), facts=facts)
+
+    def close(self) -> None:
+        """Free what was opened, the data process included."""
+        self._feed.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _calls(self) -> Iterator[Call]:
+        end = self._batch.used_samples(self.size)
+        if self.position >= end:
+            self.epoch, self.position = self.epoch + 1, 0
+        epoch, start_update = self.epoch, self.position // self._batch.global_batch_size
+        cursor = self._begin(epoch, start_update)
+        for numbers in self._batch.calls(self.size, start_update):
+            self._move_on(cursor, numbers.start)
+            spans = [self._batch.update_span(number, self.size) for number in numbers]
+            cursor.end = self.position = spans[-1][1]
+            if self._batch.remainder == "pad" and self.position == end:
+                self._count("samples_padded", self._batch.padded(self.size))
+            updates = tuple(
+                Update(number, self._micro_batches_of(cursor, number), stop - start)
+                for number, (start, stop) in zip(numbers, spans)
+            )
+            yield Call(updates, epoch, seed=self._schedule.seed)
+        self._move_on(cursor, self.num_updates)
+        cursor.is_finished = True
+        self._count("samples_dropped", self._batch.dropped(self.size))
+        self.epoch, self.position = epoch + 1, 0
+
+    def _micro_batches(self) -> Iterator[MicroBatch]:
+        cursor = self._begin(self.epoch, 0)
+        portion = cursor.take()
+        while portion is not None:
+            yield self._read(portion)
+            self._move_on(cursor, 0)
+            portion = cursor.take()
+        cursor.is_finished = True
+
+    def _micro_batches_of(self, cursor: Cursor, update: int) -> Iterator[MicroBatch]:
+        if update < cursor.floor:
+            raise DataError(
+                f"{self.name}: the micro-batches of update {update} were asked for after the "
+                "loader had moved on; read those of one call in order, before the next call"
+            )
+        self._move_on(cursor, update)
+        portion = cursor.take(update)
+        while portion is not None:
+            yield self._read(portion)
+            self._move_on(cursor, update)
+            portion = cursor.take(update)
+
+    def _begin(self, epoch: int, start_update: int) -> Cursor:
+        with self._clock.phase("data"):
+            self._feed.begin(epoch, start_update)
+            portions = self._schedule.portions(epoch, [self._replica], start_update)
+            self._cursor = Cursor(portions, self.position, epoch)
+        return self._cursor
+
+    def _move_on(self, cursor: Cursor, update: int) -> None:
+        if cursor is not self._cursor:
+            raise DataError(
+                f"{self.name}: another loop over this loader, or a seek, has begun; a loader has "
+                "one position, so make two loaders to read at two"
+            )
+        self._count("samples_skipped", cursor.skip_to(update))
+
+    def _read(self, portion: Portion) -> MicroBatch:
+        with self._clock.phase("data"):
+            delivery = self._feed.read(portion)
+            self._cursor.receipts.receive(portion, delivery.row_ids)
+            ids, weight = delivery.row_ids, portion.sample_weight
+            if weight is not None:
+                ids = np.where(weight > 0, ids, -1)
+        span = portion.span
+        return MicroBatch(span.index, delivery.tree, span.rows, weight, ids)
+
+    def _count(self, name: str, count: int) -> None:
+        if count:
+            self._counters.add(name, count)
+
+    def _digest_of_due(self, *, is_finished: bool) -> Optional[Digest]:
+        """Hash of the ids that were due, from the positions alone; None if ranks differ."""
+        cursor, size = self._cursor, self.size
+        if not self.train:
+            return self._digest_of_all() if is_finished else None
+        order = self._schedule.order(cursor.epoch)
+        if is_finished and cursor.start == 0:
+            dropped = order.slice(cursor.end, size)
+            return subtract_digests(self._digest_of_all(), digest_of(dropped))
+        total: Digest = (0, 0)
+        for start in range(cursor.start, cursor.end, _ROWS_AT_ONCE):
+            ids = order.slice(start, min(start + _ROWS_AT_ONCE, cursor.end))
+            total = add_digests(total, digest_of(ids))
+        return total
+
+    def _digest_of_all(self) -> Digest:
+        """Hash of all ids; each rank hashes its share, once. Collective the first time."""
+        if self._all_ids is None:
+            rank, world = self._communicator.rank, self._communicator.size
+            share = digest_of_range(self.size * rank // world, self.size * (rank + 1) // world)
+            total: Digest = (0, 0)
+            for message in self._communicator.all_gather_value([str(word) for word in share]):
+                total = add_digests(total, (int(message[0]), int(message[1])))
+            self._all_ids = total
+        return self._all_ids
+
+    def _check_agreement(self) -> None:
+        schedule, batch = self._schedule, self._batch
+        facts = {
+            "name": self.name,
+            "size": self.size,
+            "seed": str(schedule.seed),
+            "shuffle": schedule.shuffle,
+            "train": schedule.train,
+            "micro_batch_size": schedule.micro_batch_size or batch.micro_batch_size,
+            "global_batch_size": batch.global_batch_size,
+            "num_replicas": batch.num_replicas,
+            "updates_per_call": batch.updates_per_call,
+            "remainder": batch.remainder,
+        }
+        everybody = self._communicator.all_gather_value({**facts, "replica": self._replica})
+        for name in facts:
+            values = [message[name] for message in everybody]
+            if any(value != values[0] for value in values):
+                raise ConfigError(
+                    f"{self.name}: the ranks do not agree on {name}: got {values} from ranks 0 to "
+                    f"{len(values) - 1}; make the same loaders in the same order on every rank"
+                )
+        replicas = [message["replica"] for message in everybody]
+        if sorted(replicas) != list(range(batch.num_replicas)):
+            raise ConfigError(
+                f"{self.name}: the ranks feed the replicas {replicas}; expected each of 0 to "
+                f"{batch.num_replicas - 1} once: shard neither the data nor the loader yourself"
+            )
+
+    def _open_feed(self, settings: DataSettings, search_path: Sequence[str]) -> Feed:
+        if not isinstance(self._source, PipelineSource):
+            return DirectFeed(self._source)
+        from unified_ipu.data.process_feed import ProcessFeed
+
+        return ProcessFeed(
+            self._source,
+            self._schedule,
+            replica=self._replica,
+            communicator=self._communicator,
+            counters=self._counters,
+            settings=settings,
+            search_path=search_path,
+            name=self.name,
+        )
+
+
+def _check_micro_batch_size(given: Optional[int], batch: BatchPlan, *, train: bool) -> None:
+    if train and given not in {None, batch.micro_batch_size}:
+        raise ConfigError(
+            f"micro_batch_size: got {given} for a train loader, but the plan has "
+            f"{batch.micro_batch_size}; set batch.micro_batch_size in the plan, or train=False"
+        )
+    if given is not None and given < 1:
+        raise ConfigError(f"micro_batch_size: got {given}; expected an integer >= 1")

@@ -118,14 +118,15 @@ def dealt_rows(batch: BatchPlan, rows: int) -> List[Tuple[range, Tuple[Tuple[int
     """
     whole, rest = divmod(rows, batch.micro_batch_size)
     each, extra = divmod(whole, batch.num_replicas)
+    short_ones = 1 if rest else 0
     groups = []
     # `extra` replicas have one full micro-batch more; the next one has the short one.
     for first, stop, full, short in (
         (0, extra, each + 1, 0),
-        (extra, extra + 1, each, rest),
-        (extra + 1, batch.num_replicas, each, 0),
+        (extra, extra + short_ones, each, rest),
+        (extra + short_ones, batch.num_replicas, each, 0),
     ):
-        if first >= min(stop, batch.num_replicas):
+        if first >= stop:
             continue
         empty = batch.accumulation_per_replica - full - (1 if short else 0)
         runs = ((batch.micro_batch_size, full), (short, 1 if short else 0), (0, empty))

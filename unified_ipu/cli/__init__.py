@@ -1,5 +1,7 @@
-"""The command line."""
+"""The command line; its entry point is ``main`` in ``main.py``."""
 
 from __future__ import annotations
 
-__all__: list = []
+from typing import List
+
+__all__: List[str] = []

@@ -92,10 +92,11 @@ def _run_payload(descriptor: str) -> bytes:
     payload: Dict[str, Any] = pickle.loads(data)  # noqa: S301  # written by our own launcher
     sys.path[:] = payload["path"]
     sys.argv = [payload["program"]]
-    pickler = pickle
+    pickler: Any = pickle
     if isinstance(payload["function"], bytes):
-        import cloudpickle as pickler
+        import cloudpickle
 
+        pickler = cloudpickle
         function = pickle.loads(payload["function"])  # noqa: S301  # likewise
     else:
         function = load_function(payload["function"])

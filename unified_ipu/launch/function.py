@@ -73,12 +73,13 @@ def _payload(fn: Callable[..., Any], args: Tuple[Any, ...], program: str) -> byt
     pickler: Any = pickle
     if reference is None:
         try:
-            import cloudpickle as pickler
+            import cloudpickle
         except ImportError as error:
             raise LaunchError(
                 f"{_name(fn)} is no function of an importable module, so another process cannot "
                 "import it; put it into a module of its own, or install cloudpickle"
             ) from error
+        pickler = cloudpickle
     try:
         return pickle.dumps(
             {

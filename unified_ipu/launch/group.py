@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import List, Sequence
 
@@ -16,10 +17,8 @@ def signal_group(group: int, signum: int) -> None:
         group: Id of the group: the process id of its leader, not yet reaped.
         signum: Number of the signal.
     """
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signum)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def living_members(groups: Sequence[int]) -> List[int]:

@@ -26,12 +26,16 @@ class Sink:
         with self._lock:
             view = memoryview(data)
             while view and not self._is_broken:
-                try:
-                    view = view[os.write(self._descriptor, view) :]
-                except BlockingIOError:
-                    select.select([], [self._descriptor], [])
-                except OSError:
-                    self._is_broken = True
+                view = view[self._write_some(view) :]
+
+    def _write_some(self, view: memoryview) -> int:
+        try:
+            return os.write(self._descriptor, view)
+        except BlockingIOError:
+            select.select([], [self._descriptor], [])
+        except OSError:
+            self._is_broken = True
+        return 0
 
 
 class Pump(threading.Thread):

@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 
 GRACE_SECONDS = 3.0
 
@@ -28,13 +29,12 @@ def hold_lifeline(descriptor: int) -> None:
         descriptor: Reading end, inherited from the parent.
     """
     os.set_inheritable(descriptor, False)
-    try:
+    # Not every sandbox and system has it; the thread below does the same, later.
+    with suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(descriptor, _F_SETSIG, signal.SIGTERM)
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
-    except OSError:
-        pass  # not every sandbox and system has it; the thread below does the same, later
     threading.Thread(
         target=_watch, args=(descriptor, os.getpgrp()), name="unified-ipu-lifeline", daemon=True
     ).start()

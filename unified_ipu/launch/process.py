@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -118,10 +119,8 @@ class RankProcess:
     def send(self, signum: int) -> None:
         """Signal the rank alone, if it still runs."""
         if self.status is None:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
-            except ProcessLookupError:
-                pass
 
     def send_group(self, signum: int) -> None:
         """Signal the rank and whatever it started."""

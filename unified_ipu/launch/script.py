@@ -73,6 +73,7 @@ def _signals_to(interrupt: Callable[[int], None]) -> Iterator[None]:
         interrupt(signum)
 
     before: Dict[int, Any] = {}
+    signum: int
     for signum in _FORWARDED:
         if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup, or a shell's background job
             before[signum] = signal.signal(signum, handle)

@@ -24,6 +24,7 @@ from unified_ipu.world import (
 
 PLAN_FILE = "plan.toml"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_STDOUT, _STDERR = 1, 2
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,8 @@ def prepare(
     num_ranks = int(plan.mesh.data) * plan.mesh.stage
     threads = thread_variables(environ, num_ranks=num_ranks, cores=cores)
     if threads:
-        notes += (
-            f"{num_ranks} ranks on {cores} cores: OMP_NUM_THREADS={threads['OMP_NUM_THREADS']} "
-            "in each; set it yourself to change that",
-        )
+        note = f"{num_ranks} ranks on {cores} cores, so each gets {THREAD_VARIABLES[0]}="
+        notes += (f"{note}{threads[THREAD_VARIABLES[0]]}; set it yourself to change that",)
     return Start(num_ranks, {**environ, **threads}, notes)
 
 
@@ -173,8 +172,8 @@ class _Sinks:
             # Its own terminal, so that progress bars work; where there is none (a notebook),
             # through us.
             return Output(
-                None if _descriptor(sys.stdout) == 1 else self._stdout,
-                None if _descriptor(sys.stderr) == 2 else self._stderr,
+                None if _descriptor(sys.stdout) == _STDOUT else self._stdout,
+                None if _descriptor(sys.stderr) == _STDERR else self._stderr,
             )
         return Output(self._stdout, self._stderr, f"[rank {rank}] ")
 

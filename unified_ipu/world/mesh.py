@@ -24,15 +24,16 @@ class Mesh:
         Raises:
             ConfigError: If a size is no whole number of at least 1.
         """
-        for name, size in axes.items():
+        given: Mapping[str, object] = axes  # callers may not be type checked
+        for name, size in given.items():
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise ConfigError(
                     f"mesh axis {name!r} has size {size!r}; give a whole number of at least 1"
                 )
         self._axes = dict(axes)
         self._size = 1
-        for size in self._axes.values():
-            self._size *= size
+        for length in self._axes.values():
+            self._size *= length
 
     @property
     def axes(self) -> Dict[str, int]:

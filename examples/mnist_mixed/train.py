@@ -1,0 +1,56 @@
+"""Train a PyTorch network on digits that a tf.data pipeline turns and shifts.
+
+unified-ipu run examples/mnist_mixed/train.py            one process a replica, here
+torchrun --nproc-per-node 2 examples/mnist_mixed/train.py
+python examples/mnist_mixed/train.py                     one replica
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+import unified_ipu as ui
+from digits import load_digits
+from model import Net
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read this script's own options; the session reads ``--plan`` and ``--set`` itself."""
+    parser = argparse.ArgumentParser(description="Train a small network on 4000 MNIST digits.")
+    parser.add_argument("--dropout", type=float, default=0.25)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--plan", help="a plan instead of plan.toml beside this script")
+    parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="a setting of the plan")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train, evaluate after each epoch, and print the summary."""
+    arguments = parse_arguments()
+    _, (test_images, test_labels) = load_digits()
+
+    with ui.Session() as session:
+        with session.scope():
+            model = Net(dropout=arguments.dropout)
+        train = session.loader(ui.data.tensorflow("pipeline:train", size=4000))
+        test = session.loader(ui.data.arrays(test_images, test_labels), train=False)
+
+        num_updates = arguments.epochs * train.num_updates
+        program = session.compile(
+            model,
+            loss=torch.nn.CrossEntropyLoss(),
+            optimizer=ui.optim.SGD(lr=0.05, momentum=0.9),
+            schedule=lambda update: 1.0 - update / num_updates,
+        )
+        program.fit(
+            train,
+            epochs=arguments.epochs,
+            validation=test,
+            metrics={"accuracy": ui.metrics.accuracy},
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Fronts hold re-exports only, and list exactly what is public."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import unified_ipu
+
+CORE = Path(unified_ipu.__file__).parent
+ROOMS = sorted(
+    f"unified_ipu.{module.name}" for module in pkgutil.iter_modules([str(CORE)]) if module.ispkg
+)
+FRONTS = ["unified_ipu", *ROOMS]
+# Fronts of the kit and the command line are not imported by users.
+LOADED_AS_PLUGIN = "unified_ipu.testing"
+
+
+def tree_of(front):
+    return ast.parse(Path(importlib.import_module(front).__file__).read_text(encoding="utf-8"))
+
+
+def bound_names(front):
+    """Name what a front binds at its top, submodules and dunders apart."""
+    return {
+        alias.asname or alias.name
+        for statement in tree_of(front).body
+        if isinstance(statement, (ast.Import, ast.ImportFrom))
+        and getattr(statement, "module", "") != "__future__"
+        for alias in statement.names
+    }
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_all_is_sorted_and_equals_the_public_names(front):
+    module = importlib.import_module(front)
+    public = {name for name in bound_names(front) if not name.startswith("_")}
+    assert list(module.__all__) == sorted(module.__all__)
+    assert {name for name in module.__all__ if name != "__version__"} == public
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+@pytest.mark.parametrize("front", [front for front in FRONTS if front != LOADED_AS_PLUGIN])
+def test_a_front_holds_nothing_but_reexports(front):
+    docstring, *rest = tree_of(front).body
+    assert isinstance(docstring, ast.Expr)
+    for statement in rest:
+        if isinstance(statement, ast.ImportFrom):
+            own = (alias.asname == alias.name for alias in statement.names)
+            assert statement.module == "__future__" or all(own), ast.dump(statement)
+        else:
+            assert isinstance(statement, (ast.Assign, ast.AnnAssign)), ast.dump(statement)
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            assert isinstance(target, ast.Name)
+            assert target.id in {"__all__", "__version__"}
+
+
+def imports_of(path):
+    """Give every absolute ``from x import y`` and ``import x`` of a file as module names."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def through_the_back(path):
+    """Name imports of the core that go round a front, or through the root."""
+    room = path.relative_to(CORE).parts[0]
+    found = []
+    for module in imports_of(path):
+        parts = module.split(".")
+        is_root = module == "unified_ipu" and room != "__init__.py"
+        is_deep = parts[0] == "unified_ipu" and len(parts) > 2 and parts[1] != room
+        if is_root or (is_deep and room != "__init__.py"):
+            found.append(f"{path.relative_to(CORE)}: {module}")
+    return found
+
+
+def test_rooms_import_each_other_through_their_fronts():
+    found = [line for path in sorted(CORE.rglob("*.py")) for line in through_the_back(path)]
+    assert found == []

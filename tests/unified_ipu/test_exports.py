@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import pkgutil
 from pathlib import Path
 
@@ -21,7 +22,7 @@ LOADED_AS_PLUGIN = "unified_ipu.testing"
 
 
 def tree_of(front):
-    return ast.parse(Path(importlib.import_module(front).__file__).read_text(encoding="utf-8"))
+    return ast.parse(inspect.getsource(importlib.import_module(front)))
 
 
 def bound_names(front):

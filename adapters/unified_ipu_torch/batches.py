@@ -1,0 +1,188 @@
+"""A micro-batch as native tensors: numpy memory is aliased, never copied without need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Tuple
+
+import numpy as np
+import torch
+
+from unified_ipu.adapter import MicroBatch, Tree
+from unified_ipu.errors import DataError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch, ready for the model.
+
+    Args:
+        tree: All of it, native tensors.
+        rows: Number of rows, padding included.
+        counted: ``[rows]`` bool on the host, False for padding; None when every row counts.
+        host_tree: As it came, so that targets can be counted without asking the device.
+    """
+
+    tree: Tree
+    rows: int
+    counted: Optional[Any]
+    host_tree: Tree
+
+    @property
+    def num_counted(self) -> int:
+        """Number of rows that are no padding."""
+        return self.rows if self.counted is None else int(np.count_nonzero(self.counted))
+
+
+def read_batch(micro: MicroBatch, device: torch.device) -> Batch:
+    """Bring a micro-batch to the device.
+
+    Args:
+        micro: Its leaves are numpy arrays, torch tensors, or anything numpy can view.
+        device: Where the model is.
+
+    Returns:
+        The batch; on the CPU its tensors share the arrays' memory.
+
+    Raises:
+        DataError: If a leaf has no torch dtype.
+    """
+    return Batch(
+        tree=to_tensors(micro.tree, device),
+        rows=micro.rows,
+        counted=_padding(micro.sample_weight),
+        host_tree=micro.tree,
+    )
+
+
+def _padding(sample_weight: Optional[Any]) -> Optional[Any]:
+    if sample_weight is None:
+        return None
+    counted = np.asarray(sample_weight) != 0
+    return None if counted.all() else counted
+
+
+def split(tree: Tree) -> Tuple[Any, Any, Optional[Any]]:
+    """Take ``(x, y)`` or ``(x, y, sample_weight)`` apart.
+
+    Raises:
+        DataError: If the batch is no such pair or triple.
+    """
+    if isinstance(tree, (tuple, list)) and len(tree) in {2, 3}:
+        return tree[0], tree[1], tree[2] if len(tree) == 3 else None  # noqa: PLR2004 a triple
+    what = f"{type(tree).__name__} of {len(tree)}" if hasattr(tree, "__len__") else type(tree)
+    raise DataError(
+        f"loss= needs batches (x, y) or (x, y, sample_weight), got a {what}; return a pair from "
+        "the pipeline, or pass objective=, which gets the batch whole"
+    )
+
+
+def inputs(tree: Tree) -> Any:
+    """Return x of ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, or the whole batch."""
+    if isinstance(tree, (tuple, list)) and len(tree) in {1, 2, 3}:
+        return tree[0]
+    return tree
+
+
+def call_model(model: Any, x: Any) -> Any:
+    """Call with keywords for a dict, with positions for a tuple or list."""
+    if isinstance(x, dict):
+        return model(**x)
+    if isinstance(x, (tuple, list)):
+        return model(*x)
+    return model(x)
+
+
+def select_rows(tree: Tree, keep: Any) -> Tree:
+    """Rows of every tensor that has them where ``keep`` is True; other leaves stay."""
+    mask = torch.as_tensor(keep)
+
+    def cut(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == mask.shape[0]:
+            return leaf[mask.to(leaf.device)]
+        return leaf
+
+    return map_tree(tree, cut)
+
+
+def map_tree(tree: Tree, function: Any) -> Tree:
+    """Apply ``function`` to every leaf; containers become plain dicts, tuples and lists."""
+    if isinstance(tree, dict):
+        return {key: map_tree(child, function) for key, child in tree.items()}
+    if isinstance(tree, list):
+        return [map_tree(child, function) for child in tree]
+    if isinstance(tree, tuple):
+        children = [map_tree(child, function) for child in tree]
+        return type(tree)(*children) if hasattr(tree, "_fields") else tuple(children)
+    return function(tree)
+
+
+def to_tensors(tree: Tree, device: torch.device) -> Tree:
+    """Tensors on ``device`` for every array of a tree."""
+    return map_tree(tree, lambda leaf: to_tensor(leaf, device))
+
+
+def to_tensor(leaf: Any, device: torch.device) -> torch.Tensor:
+    """One leaf on ``device``.
+
+    Raises:
+        DataError: If torch has no such dtype.
+    """
+    if not isinstance(leaf, torch.Tensor):
+        leaf = alias(np.asarray(leaf))
+    if leaf.device != device:
+        leaf = leaf.to(device, non_blocking=True)
+    return leaf  # type: ignore[no-any-return]  # narrowed above
+
+
+def to_numpy(tree: Tree) -> Tree:
+    """Numpy arrays on the host for every tensor of a tree; numbers become 0-d arrays."""
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            leaf = leaf.detach().cpu()
+            return (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy()
+        return leaf if leaf is None else np.asarray(leaf)
+
+    return map_tree(tree, convert)
+
+
+class _Writable:
+    """Read-only memory under an interface that says otherwise; see ``alias``."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array  # keeps the memory alive
+        self.__array_interface__ = dict(array.__array_interface__)
+        self.__array_interface__["data"] = (array.__array_interface__["data"][0], False)
+
+
+def alias(array: Any) -> torch.Tensor:
+    """Tensor over the memory of a numpy array.
+
+    torch has no read-only tensors and warns about read-only arrays (results of TensorFlow, slots
+    of a ring), so those are wrapped. Files mapped read-only are copied: a model that writes
+    into its input would end the process there. So are layouts that torch cannot express.
+
+    Raises:
+        DataError: If torch has no such dtype.
+    """
+    if not array.flags.writeable:
+        array = np.array(array) if _is_mapped_file(array) else np.asarray(_Writable(array))
+    if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"a leaf of the batch has dtype {array.dtype} and shape {array.shape}, which torch "
+            f"cannot take ({error}); return numbers of another type from the pipeline"
+        ) from error
+
+
+def _is_mapped_file(array: Any) -> bool:
+    base = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap):
+            return True
+        base = base.base
+    return False

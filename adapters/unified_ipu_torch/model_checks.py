@@ -1,0 +1,60 @@
+"""What a model must not be, and what its user should know about it before training."""
+
+from __future__ import annotations
+
+from typing import Any, Tuple
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from unified_ipu.errors import ConfigError
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+
+
+def check_model(model: Any, num_replicas: int) -> None:
+    """Refuse modules that reduce gradients or statistics over ranks by themselves.
+
+    Args:
+        model: The user's module.
+        num_replicas: Over the world.
+
+    Raises:
+        ConfigError: Naming the wrapper or the layer.
+    """
+    kind = type(model).__name__
+    if kind in _WRAPPERS:
+        raise ConfigError(
+            f"the model is wrapped in {kind}, which would reduce gradients a second time; pass the "
+            "module inside it (model.module)"
+        )
+    if num_replicas > 1:
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.SyncBatchNorm):
+                raise ConfigError(
+                    f"layer {name!r} is a SyncBatchNorm, which needs process groups of torch that "
+                    "are not set up here; use BatchNorm, or run with mesh.data = 1"
+                )
+
+
+def layers_that_see_the_micro_batch(model: torch.nn.Module) -> Tuple[str, ...]:
+    """Sentences about layers whose result depends on how rows are cut into micro-batches."""
+    norms = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.training]
+    drops = [n for n, m in model.named_modules() if isinstance(m, _DropoutNd) and m.p > 0]
+    notes = []
+    if norms:
+        notes.append(
+            f"batch statistics are those of a micro-batch ({_listed(norms)}): results depend on "
+            "batch.micro_batch_size"
+        )
+    if drops:
+        notes.append(
+            f"random layers are drawn for a micro-batch ({_listed(drops)}): masks depend on "
+            "batch.micro_batch_size, not on the number of replicas"
+        )
+    return tuple(notes)
+
+
+def _listed(names: Any) -> str:
+    return f"{names[0]!r}" if len(names) == 1 else f"{names[0]!r} and {len(names) - 1} more"

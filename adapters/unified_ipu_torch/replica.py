@@ -1,0 +1,298 @@
+"""One copy of a torch model on a host target: forward, backward and the optimizer's step."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from unified_ipu.adapter import (
+    Buffer,
+    HostMetric,
+    Job,
+    Metric,
+    MicroBatch,
+    Slot,
+    Tally,
+    TensorSpec,
+    Tree,
+)
+from unified_ipu.errors import ConfigError
+from unified_ipu_torch.batches import (
+    Batch,
+    call_model,
+    inputs,
+    read_batch,
+    select_rows,
+    split,
+    to_numpy,
+)
+from unified_ipu_torch.errors import translated
+from unified_ipu_torch.evaluation import evaluation_mode
+from unified_ipu_torch.gradients import (
+    BoundGradients,
+    Gradients,
+    OwnGradients,
+    StagedGradients,
+    squared_norm,
+    without_gradient,
+)
+from unified_ipu_torch.model_checks import layers_that_see_the_micro_batch
+from unified_ipu_torch.objectives import ModelObjective, Score, build_objective, take_loss
+from unified_ipu_torch.optimizers import (
+    build_optimizer,
+    check_parameters,
+    check_schedule,
+    scaled_rates,
+)
+from unified_ipu_torch.random_numbers import key_generators, keyed_generators
+from unified_ipu_torch.tally import Counting, checked_metrics, read_numbers
+from unified_ipu_torch.tensors import Catalog
+
+
+class TorchReplica:
+    """Drives the user's own module and optimizer, in place.
+
+    Args:
+        job: As ``compile`` was given it.
+        device: Where the model runs; it is moved there.
+
+    Raises:
+        ConfigError: If model, loss, optimizer and schedule cannot be driven together.
+    """
+
+    def __init__(self, job: Job, device: torch.device) -> None:
+        self._model: torch.nn.Module = job.model.to(device)
+        self._device = device
+        self._objective = build_objective(job, device)
+        parameters = dict(self._model.named_parameters())
+        self._optimizer = build_optimizer(job.optimizer, parameters, job.trainable)
+        check_schedule(job.schedule, self._optimizer, was_given=self._optimizer is job.optimizer)
+        self._schedule = job.schedule
+        trained = self._choose_trained(parameters)
+        check_parameters(trained)
+        self._parameters = list(trained.values())
+        self._others = [
+            p for name, p in parameters.items() if name not in trained and p.requires_grad
+        ]
+        self._catalog = Catalog(
+            self._model, trained=trained, optimizer=self._optimizer, names=job.names
+        )
+        self._trained_names = [
+            spec.name for spec in self._catalog.specs() if spec.trainable and spec.tied_to is None
+        ]
+        self._gradients: Gradients = OwnGradients(self._parameters)
+        self._counting = Counting()
+        self.counts_samples = self._objective.counts_rows
+        self.notes: Tuple[str, ...] = layers_that_see_the_micro_batch(self._model)
+
+    def _choose_trained(
+        self, parameters: Mapping[str, torch.nn.Parameter]
+    ) -> Dict[str, torch.nn.Parameter]:
+        if self._optimizer is None:
+            return {}
+        driven = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        trained = {n: p for n, p in parameters.items() if id(p) in driven and p.requires_grad}
+        if not trained:
+            raise ConfigError(
+                "the optimizer has no parameter that requires a gradient; set requires_grad on "
+                "what should be trained, or pass optimizer=None to evaluate only"
+            )
+        return trained
+
+    def tensors(self) -> Sequence[TensorSpec]:
+        """Parameters, buffers and the slots that exist now."""
+        return self._catalog.specs()
+
+    def bind(self, slots: Sequence[Slot], gradients: Sequence[Buffer]) -> None:
+        """Keep gradients in the reducer's buckets from now on."""
+        self._gradients.close()
+        kind = BoundGradients if self._device.type == "cpu" else StagedGradients
+        self._gradients = kind(self._parameters, slots, gradients)
+
+    def begin_update(self) -> None:
+        """Forget gradients and tally of the update before."""
+        self._gradients.begin()
+        self._counting.clear()
+
+    def forward_backward(
+        self, micro: MicroBatch, *, scale: float, seed: int, ready: Callable[[int], None]
+    ) -> None:
+        """Add one micro-batch: ``scale * dS`` to the gradients, S and W to the tally.
+
+        Raises:
+            ConfigError: If there is nothing to train, or the loss does not depend on it.
+        """
+        del ready  # the core reduces after the last micro-batch
+        if self._optimizer is None:
+            raise ConfigError("this program has no optimizer; pass optimizer= to compile to train")
+        with translated():
+            batch = read_batch(micro, self._device)
+            weight = self._objective.weight_before(batch)
+            if weight == 0.0:
+                return
+            key_generators(seed, self._device)
+            if not self._model.training:
+                self._model.train()
+            score = self._objective.score(self._model, batch, weight)
+            if score.value is not None:
+                self._backward(score, score.value, scale)
+            self._counting.add(score)
+
+    def _backward(self, score: Score, value: torch.Tensor, scale: float) -> None:
+        if not value.requires_grad:
+            raise ConfigError(
+                "the loss does not depend on any parameter that requires a gradient; look for "
+                "detach(), no_grad() or a conversion to numpy between model and loss"
+            )
+        self._gradients.prepare()
+        torch.autograd.backward(value, torch.full_like(value, score.factor * scale))
+        self._gradients.collect()
+
+    def finish_update(self) -> Tally:
+        """Read the tally back, and drop what backward left on parameters of other programs."""
+        with translated():
+            used = self._gradients.finish()
+            for parameter in self._others:
+                if parameter.grad is not None:
+                    parameter.grad = None
+            return self._counting.read(used)
+
+    def squared_norm(self) -> float:
+        """Squared norm of the gradients."""
+        return squared_norm([p.grad for p in self._parameters if p.grad is not None])
+
+    def non_finite(self) -> Sequence[str]:
+        """Names of trained tensors whose gradient is not finite."""
+        return [
+            name
+            for name, p in zip(self._trained_names, self._parameters)
+            if p.grad is not None and not bool(torch.isfinite(p.grad).all())
+        ]
+
+    def apply(
+        self,
+        *,
+        lr_factor: float,
+        used: Sequence[bool],
+        scale: float = 1.0,
+        owned: Optional[Sequence[bool]] = None,
+    ) -> None:
+        """Step the optimizer; what no rank used has no gradient, so decay does not move it.
+
+        Raises:
+            ConfigError: If the program has no optimizer.
+        """
+        if self._optimizer is None:
+            raise ConfigError("this program has no optimizer; pass optimizer= to compile to train")
+        active = list(used) if owned is None else [u and o for u, o in zip(used, owned)]
+        with translated():
+            self._gradients.receive()
+            if scale != 1.0:
+                present = [
+                    p.grad
+                    for p, is_active in zip(self._parameters, active)
+                    if is_active and p.grad is not None
+                ]
+                if present:
+                    torch._foreach_mul_(present, scale)
+            with scaled_rates(self._optimizer, lr_factor):
+                with without_gradient(self._parameters, active):
+                    self._optimizer.step()
+
+    def end_call(self, num_updates: int) -> None:
+        """Step the scheduler once for each update that happened."""
+        if self._schedule is not None:
+            for _ in range(num_updates):
+                self._schedule.step()
+
+    def learning_rates(self) -> Sequence[float]:
+        """Base rates now, one a parameter group."""
+        if self._optimizer is None:
+            return []
+        return [float(group["lr"]) for group in self._optimizer.param_groups]
+
+    def evaluate(
+        self, micro: MicroBatch, metrics: Mapping[str, Metric], *, seed: int
+    ) -> Dict[str, Tuple[float, float]]:
+        """Loss and metrics of one micro-batch, without a trace in the model."""
+        with translated(), keyed_generators(seed, self._device), evaluation_mode(self._model):
+            batch = read_batch(micro, self._device)
+            weight = self._objective.weight_before(batch)
+            pairs: Dict[str, Tuple[Any, Any]] = {"loss": (0.0, 0.0)}
+            outputs = None
+            if weight != 0.0:
+                score = self._objective.score(self._model, batch, weight)
+                total = 0.0 if score.value is None else score.value.double() * score.factor
+                pairs["loss"] = (total, score.weight)
+                pairs.update(checked_metrics(score.metrics))
+                outputs = score.outputs
+            if metrics:
+                pairs.update(self._measure(metrics, batch, outputs))
+            numbers = read_numbers([number for pair in pairs.values() for number in pair])
+        found = {
+            name: (numbers[2 * index], numbers[2 * index + 1]) for index, name in enumerate(pairs)
+        }
+        if found["loss"][1] == 0.0:
+            found["loss"] = (0.0, 0.0)  # a mean over nothing is NaN
+        return found
+
+    def _measure(
+        self, metrics: Mapping[str, Metric], batch: Batch, outputs: Any
+    ) -> Dict[str, Tuple[Any, Any]]:
+        x, targets, _ = split(batch.tree)
+        if outputs is None:
+            outputs = call_model(self._model, x)
+        if batch.counted is not None:
+            outputs = select_rows(outputs, batch.counted)
+            targets = select_rows(targets, batch.counted)
+        found = {}
+        for name, metric in metrics.items():
+            if isinstance(metric, HostMetric):
+                found[name] = metric(to_numpy(outputs), to_numpy(targets))
+            else:
+                found[name] = metric(outputs, targets)
+        return checked_metrics(found)
+
+    def predict(self, micro: MicroBatch, *, seed: int) -> Tree:
+        """Outputs of one micro-batch as numpy arrays, padding included."""
+        with translated(), keyed_generators(seed, self._device), evaluation_mode(self._model):
+            batch = read_batch(micro, self._device)
+            if isinstance(self._objective, ModelObjective):
+                result = call_model(self._model, batch.tree)
+                value, outputs = take_loss(result)
+                is_loss = isinstance(value, torch.Tensor) and value.ndim == 0
+                return to_numpy(outputs if is_loss and outputs is not None else result)
+            return to_numpy(call_model(self._model, inputs(batch.tree)))
+
+    def read(self, names: Sequence[str]) -> Dict[str, Any]:
+        """Copies of the named tensors."""
+        return self._catalog.read(names)
+
+    def write(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite the named tensors in place."""
+        self._catalog.write(tensors)
+
+    def scalars(self) -> Dict[str, Any]:
+        """Rates of the optimizer's groups and the scheduler's state, as far as JSON holds it."""
+        state: Dict[str, Any] = {"learning_rates": list(self.learning_rates())}
+        if self._schedule is not None:
+            state["schedule"] = _json_values(self._schedule.state_dict())
+        return state
+
+    def close(self) -> None:
+        """Let go of the reducer's buffers; the model keeps the trained weights."""
+        self._gradients.close()
+        self._gradients = OwnGradients(self._parameters)
+
+
+def _json_values(state: Mapping[str, Any]) -> Dict[str, Any]:
+    kept: List[Tuple[str, Any]] = []
+    for key, value in state.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            continue
+        kept.append((key, value))
+    return dict(kept)

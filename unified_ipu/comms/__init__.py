@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unified_ipu.comms.kernels import Buffer as Buffer
-from unified_ipu.comms.kernels import Kernels as Kernels
+from unified_ipu.comms.communicator import Communicator as Communicator
+from unified_ipu.comms.connect import connect as connect, local_group as local_group
+from unified_ipu.comms.kernels import Buffer as Buffer, Kernels as Kernels
 
-__all__ = ["Buffer", "Kernels"]
+__all__ = ["Buffer", "Communicator", "Kernels", "connect", "local_group"]

@@ -1,0 +1,85 @@
+"""The system calls behind waiting: futex, pidfd, and a semaphore as a first-come lock.
+
+Called through ctypes, which releases the interpreter lock while a call blocks. Plain stores and
+loads order data before flags on x86-64 (total store order); nothing here gives that on other
+processors, so the transport is refused there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+
+from unified_ipu.errors import CollectiveError
+
+WAIT_SLICE_SECONDS = 0.1
+
+_SYS_FUTEX = 202  # x86-64, linux/arch/x86/entry/syscalls/syscall_64.tbl
+_SYS_PIDFD_OPEN = 434  # the same on all architectures
+_FUTEX_WAIT = 0  # without FUTEX_PRIVATE_FLAG: the waiters are other processes
+_FUTEX_WAKE = 1
+_EVERYBODY = 2**31 - 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+_LIBC = ctypes.CDLL(None)
+_SLICE = _Timespec(0, int(WAIT_SLICE_SECONDS * 1e9))
+_SLICE_ADDRESS = ctypes.addressof(_SLICE)
+
+# A name looked up by index gives a function object of its own, so each has its argument types.
+_futex = _LIBC["syscall"]
+_futex.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+_futex.restype = ctypes.c_long
+
+
+def check_platform() -> None:
+    """Refuse processors and systems on which flags would not order data.
+
+    Raises:
+        CollectiveError: If this is not Linux on x86-64.
+    """
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in {"x86_64", "AMD64"}:
+        raise CollectiveError(
+            f'the transport "shm" runs on Linux x86-64, this is {sys.platform} on {machine}; '
+            'use one process, or set comms.transport = "c10d" with the torch adapter'
+        )
+
+
+def futex_wait(address: int, seen: int) -> None:
+    """Sleep while the 32-bit word still is ``seen``, for at most one slice.
+
+    Returns for any reason (woken, changed, interrupted, time over): the caller looks again.
+    """
+    _futex(_SYS_FUTEX, address, _FUTEX_WAIT, seen, _SLICE_ADDRESS)
+
+
+def futex_wake(address: int) -> None:
+    """Wake all who sleep on the word."""
+    _futex(_SYS_FUTEX, address, _FUTEX_WAKE, _EVERYBODY, None)
+
+
+def open_pidfd(pid: int) -> int:
+    """Descriptor that becomes readable when the process has ended, zombies included; -1 if none."""
+    opener = getattr(os, "pidfd_open", None)  # 3.9
+    if opener is not None:
+        try:
+            return int(opener(pid))
+        except OSError:
+            return -1
+    return int(_LIBC.syscall(ctypes.c_long(_SYS_PIDFD_OPEN), ctypes.c_int(pid), ctypes.c_uint(0)))
+
+
+def build_lock(address: int) -> None:
+    """Make the 32 bytes at ``address`` a lock that is taken once."""
+    _LIBC.sem_init(ctypes.c_void_p(address), 1, 1)
+
+
+def take_lock(address: int) -> bool:
+    """Whether the caller is the first, over all processes, to take the lock."""
+    return int(_LIBC.sem_trywait(ctypes.c_void_p(address))) == 0

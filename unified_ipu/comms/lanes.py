@@ -1,0 +1,186 @@
+"""The shared memory of one group of ranks: flags, signatures and staging areas.
+
+Every rank writes its own lane only. A lane begins with one 128-byte line that holds all that a
+barrier reads: the flag that counts barriers, the mark of having left, how many collectives were
+entered, and for odd and even collectives the digest and one number. A rank that writes for
+collective n+2 has passed the first barrier of n+1, so nobody still reads what it wrote for n.
+"""
+
+from __future__ import annotations
+
+from typing import List, Sequence, Tuple
+
+import numpy as np
+
+from unified_ipu.comms.segment import PAGE_BYTES, Segment, round_up
+from unified_ipu.comms.signature import TEXT_BYTES, Signature, describe_mismatch
+from unified_ipu.comms.watch import Flag, Stall, Watch, wrapped
+from unified_ipu.errors import CollectiveError
+
+_LINE_BYTES = 128
+_WORDS = _LINE_BYTES // 4
+_LONGS = _LINE_BYTES // 8
+_ENTERED = 1  # 64-bit words of a line; word 0 holds the flag and the mark of having left
+_DIGEST = 2  # digest and number of even collectives, then those of odd ones
+_TEXT_SLOT = TEXT_BYTES + 2
+_MANY_RANKS = 16
+_STAGE_BYTES = 2**20
+_STAGE_BYTES_OF_MANY = 2**18
+
+
+def stage_bytes(size: int) -> int:
+    """Bytes of one half of a rank's staging area in a group of ``size``."""
+    return _STAGE_BYTES if size <= _MANY_RANKS else _STAGE_BYTES_OF_MANY
+
+
+class Lanes:
+    """Barriers of one rank in its group, and what it shows the others at each."""
+
+    def __init__(
+        self, segment: Segment, offset: int, watch: Watch, rank: int, members: Sequence[int]
+    ) -> None:
+        self.rank = rank
+        self.size = len(members)
+        self._members = tuple(members)
+        self._watch = watch
+        self._view, self._ints, self._longs = segment.view, segment.ints, segment.longs
+        self._first_long = offset // 8
+        self._my_long = offset // 8 + rank * _LONGS
+        self._texts = offset + self.size * _LINE_BYTES
+        self._mail = self._texts + self.size * 2 * _TEXT_SLOT
+        self._address = segment.address
+        self._flags = [
+            Flag(segment.ints, offset // 4 + peer * _WORDS, segment.address + offset + peer * 128)
+            for peer in range(self.size)
+        ]
+        self._my_flag = self._flags[rank]
+        self._peers = [(flag.index, flag) for flag in self._flags if flag is not self._my_flag]
+        self._digests = [self._first_long + peer * _LONGS + _DIGEST for peer in range(self.size)]
+        self._next = 1
+        self._number = 0
+        self._written: List[int] = [0, 0]
+        self._operation = ""
+        self.stage_bytes = stage_bytes(self.size)
+        self.stages = self._build_stages(segment, offset)
+        watch.wake_on_abort([flag.address for flag in self._flags])
+
+    @staticmethod
+    def num_bytes(size: int) -> int:
+        """Bytes the lanes of ``size`` ranks take, from a page boundary."""
+        return _stage_offset(size) + size * 2 * stage_bytes(size)
+
+    def enter(self, signature: Signature, number: int) -> None:
+        """Begin a collective: show what it is, and meet.
+
+        Args:
+            signature: What this rank means.
+            number: One integer the others get to see.
+
+        Raises:
+            CollectiveError: If the ranks disagree, or the signature carries a problem.
+        """
+        self._number += 1
+        count = self._number
+        slot = self._my_long + _DIGEST + 2 * (count & 1)
+        self._longs[slot] = signature.digest
+        self._longs[slot + 1] = number
+        if self._written[count & 1] != signature.digest:
+            self._written[count & 1] = signature.digest
+            first = self._texts + (2 * self.rank + (count & 1)) * _TEXT_SLOT
+            text = len(signature.data).to_bytes(2, "little") + signature.data
+            self._view[first : first + len(text)] = text
+        self._longs[self._my_long + _ENTERED] = count
+        self._operation = signature.text
+        self.meet()
+        parity = 2 * (count & 1)
+        for index in self._digests:
+            if self._longs[index + parity] != signature.digest:
+                raise CollectiveError(self._mismatch())
+        if signature.problem:
+            raise CollectiveError(signature.text)
+
+    def numbers(self) -> List[int]:
+        """What every rank gave as its number to the collective entered last."""
+        parity = 2 * (self._number & 1) + 1
+        return [self._longs[index + parity] for index in self._digests]
+
+    def meet(self) -> None:
+        """Return once every rank has come here.
+
+        Raises:
+            CollectiveError: If one of them has given up, died, left or is too late.
+        """
+        wanted = self._next
+        # Nobody can be two barriers ahead: the next one needs this rank.
+        following = self._next = wrapped(wanted + 1)
+        ints = self._ints
+        self._my_flag.post(wanted)
+        for index, flag in self._peers:
+            seen = ints[index]
+            if seen != wanted and seen != following:  # noqa: PLR1714  # a tuple costs more
+                self._watch.wait(flag, wanted, self.stall)
+
+    def mail_flag(self, source: int, target: int) -> Flag:
+        """The word in which ``source`` shows its mailbox for ``target``: descriptor + 1."""
+        byte = self._mail + 4 * (source * self.size + target)
+        return Flag(self._ints, byte // 4, self._address + byte)
+
+    def leave(self) -> None:
+        """Say that this rank will not come again."""
+        self._ints[self._my_flag.index + 1] = 1
+
+    def stall_of(self, peer: int, operation: str) -> Stall:
+        """One rank that this one waits for outside a barrier."""
+        left = (self._members[peer],) if self._ints[self._flags[peer].index + 1] else ()
+        details = {self._members[peer]: self.describe(peer)}
+        return Stall(operation, (self._members[peer],), left, details, reports=True)
+
+    def stall(self) -> Stall:
+        """Who has not come to the barrier this rank waits at."""
+        wanted = wrapped(self._next - 1)
+        gone = [flag for flag in self._flags if self._ints[flag.index + 1]]
+        late = [
+            peer
+            for peer, flag in enumerate(self._flags)
+            if self._ints[flag.index] not in {wanted, self._next}
+        ]
+        arrived = [peer for peer in range(self.size) if peer not in late]
+        return Stall(
+            operation=f"{self._operation} (collective {self._number})",
+            missing=tuple(self._members[peer] for peer in late),
+            left=tuple(self._members[peer] for peer in late if self._flags[peer] in gone),
+            details={self._members[peer]: self.describe(peer) for peer in late},
+            reports=bool(arrived) and arrived[0] == self.rank,
+        )
+
+    def describe(self, peer: int) -> str:
+        """What a rank of the group has entered last, in words."""
+        entered = self._longs[self._first_long + peer * _LONGS + _ENTERED]
+        if not entered:
+            return "it has entered no collective yet"
+        text = self._text(peer, entered)
+        if entered >= self._number:
+            return f"it is inside collective {entered}, {text}"
+        return f"it never entered collective {self._number}, its last was {entered}, {text}"
+
+    def _mismatch(self) -> str:
+        texts = {self._members[peer]: self._text(peer, self._number) for peer in range(self.size)}
+        return describe_mismatch(self._number, texts)
+
+    def _text(self, peer: int, number: int) -> str:
+        first = self._texts + (2 * peer + (number & 1)) * _TEXT_SLOT
+        length = min(int.from_bytes(self._view[first : first + 2], "little"), TEXT_BYTES)
+        return bytes(self._view[first + 2 : first + 2 + length]).decode("utf-8", "replace")
+
+    def _build_stages(self, segment: Segment, offset: int) -> List[Tuple[np.ndarray, np.ndarray]]:
+        half = self.stage_bytes
+        first = offset + _stage_offset(self.size)
+        starts = [first + 2 * half * peer for peer in range(self.size)]
+        return [
+            (segment.array[at : at + half], segment.array[at + half : at + 2 * half])
+            for at in starts
+        ]
+
+
+def _stage_offset(size: int) -> int:
+    return round_up(size * (_LINE_BYTES + 2 * _TEXT_SLOT) + 4 * size * size, PAGE_BYTES)

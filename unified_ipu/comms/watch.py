@@ -1,0 +1,266 @@
+"""Waiting for another rank, and what is done when it does not come.
+
+A wait polls the flag, yields a few times, then sleeps in the kernel in slices of 0.1 s. After each
+slice it looks whether someone has given up, died or left, reports who is late and why, and ends
+the job at the deadline. Spinning longer was measured and rejected: ranks packed on one core burn
+whole time slices. A thread that watches was rejected: 0.1 s is soon enough.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set
+
+from unified_ipu.comms.board import KIND_LOST, KIND_TIMEOUT, Board
+from unified_ipu.comms.dump import process_state, read_stack
+from unified_ipu.comms.futex import WAIT_SLICE_SECONDS, futex_wait, futex_wake, open_pidfd
+from unified_ipu.comms.signature import name_ranks
+
+logger = logging.getLogger("unified_ipu.comms")
+
+_YIELDS = 5
+_HALF = 2**31
+_FULL = 2**32
+_MOST_STACKS = 4
+
+
+def wrapped(number: int) -> int:
+    """``number`` as a signed 32-bit word."""
+    return (number + _HALF) % _FULL - _HALF
+
+
+def is_reached(seen: int, wanted: int) -> bool:
+    """Whether a flag that counts up and wraps around has come to ``wanted``."""
+    return (seen - wanted) % _FULL < _HALF
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One counter in shared memory with one writer.
+
+    Args:
+        words: The segment's 32-bit words.
+        index: Which of them.
+        address: Its address in this process.
+    """
+
+    words: memoryview
+    index: int
+    address: int
+
+    def post(self, value: int) -> None:
+        """Store the value in one store and wake those who wait for it."""
+        self.words[self.index] = value
+        futex_wake(self.address)
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Who keeps a collective from going on.
+
+    Args:
+        operation: What this rank is waiting in.
+        missing: World ranks that have not come.
+        left: Those of them that have closed the communicator.
+        details: What each missing rank did last, by world rank.
+        reports: Whether it is this rank's turn to log.
+    """
+
+    operation: str
+    missing: Sequence[int]
+    left: Sequence[int]
+    details: Dict[int, str]
+    reports: bool
+
+
+class Watch:
+    """Waits of one rank, over all communicators it has in one world."""
+
+    def __init__(
+        self, board: Board, *, timeout_seconds: float, stall_report_seconds: float
+    ) -> None:
+        self.board = board
+        self.timeout_seconds = timeout_seconds
+        self.stall_report_seconds = stall_report_seconds
+        self.waiting_seconds = 0.0
+        self._addresses: List[int] = []
+        self._phases: List[str] = []
+        self._kept: List[ContextManager[object]] = []
+        self._ranks: Dict[int, int] = {}
+        self._poll = select.poll()
+
+    def follow(self, pids: Sequence[int]) -> None:
+        """Notice from now on when one of the other processes ends."""
+        for rank, pid in enumerate(pids):
+            if pid and pid != os.getpid():
+                pidfd = open_pidfd(pid)
+                if pidfd < 0:
+                    self._lose(rank, f"its process {pid} has ended")
+                else:
+                    self._ranks[pidfd] = rank
+                    self._poll.register(pidfd, select.POLLIN)
+
+    def wake_on_abort(self, addresses: Sequence[int]) -> None:
+        """Words on which others may sleep while this rank gives up."""
+        self._addresses.extend(addresses)
+
+    def abort(self, kind: int, rank: int, text: str) -> None:
+        """Give up for all ranks, and wake those who wait."""
+        self.board.abort(kind, rank, text)
+        for address in self._addresses:
+            futex_wake(address)
+
+    def check(self) -> None:
+        """Raise if anyone has given up.
+
+        Raises:
+            CollectiveError: The same on all ranks.
+        """
+        if self.board.aborted:
+            raise self.board.error()
+
+    def wait(self, flag: Flag, wanted: int, stalled: Callable[[], Stall]) -> None:
+        """Return once the flag has come to ``wanted``; ``stalled`` is asked only when it is late.
+
+        Raises:
+            CollectiveError: If any rank has given up, died, left or is too late.
+        """
+        words, index = flag.words, flag.index
+        started = looked = perf_counter()
+        lateness = _Lateness(self, started)
+        yields = _YIELDS
+        while True:
+            seen = words[index]
+            if is_reached(seen, wanted):
+                break
+            self.check()
+            if yields:
+                yields -= 1
+                os.sched_yield()
+                continue
+            futex_wait(flag.address, seen)  # the kernel compares: no wake-up is lost
+            now = perf_counter()
+            if now - looked >= WAIT_SLICE_SECONDS / 2:
+                lateness.look(now, stalled)
+                looked = now
+        self.waiting_seconds += perf_counter() - started
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Announce a phase; an inner one hides the outer one while it lasts."""
+        self._phases.append(name)
+        self.board.announce(name)
+        try:
+            yield
+        finally:
+            self._phases.pop()
+            self.board.announce(self._phases[-1] if self._phases else None)
+
+    def keep(self, resource: ContextManager[object]) -> None:
+        """Hold something open until ``close``."""
+        self._kept.append(resource)
+
+    def close(self) -> None:
+        """Stop following processes."""
+        while self._kept:
+            self._kept.pop().__exit__(None, None, None)
+        for pidfd in self._ranks:
+            os.close(pidfd)
+        self._ranks.clear()
+        self._poll = select.poll()
+
+    def dead(self) -> Set[int]:
+        """World ranks whose process has ended."""
+        return {self._ranks[fd] for fd, _ in self._poll.poll(0)}
+
+    def check_peers(self, dead: Set[int], stall: Stall) -> None:
+        """Give up if a rank is waited for that cannot come any more.
+
+        Raises:
+            PeerLostError: The same on all ranks.
+        """
+        for rank in sorted(dead):
+            if not self.board.has_left(rank):
+                self._lose(rank, f"its process {self.board.pid(rank)} has ended", stall)
+        for rank in stall.missing:
+            if rank in stall.left or rank in dead:
+                self._lose(rank, "it has left (closed its communicator)", stall)
+        self.check()
+
+    def _lose(self, rank: int, cause: str, stall: Optional[Stall] = None) -> None:
+        where = ""
+        if stall is not None:
+            detail = stall.details.get(rank, "")
+            where = f" while others wait in {stall.operation}" + (f"; {detail}" if detail else "")
+        note = self.board.read_note(rank)
+        said = f'; its last note: "{note}"' if note else ""
+        self.abort(KIND_LOST, rank, f"rank {rank} is lost: {cause}{where}{said}")
+
+
+class _Lateness:
+    """The clock of one wait: when to report, when to give up."""
+
+    def __init__(self, watch: Watch, now: float) -> None:
+        self._watch = watch
+        self._last = self._started = now
+        self._counted = 0.0
+        self._report_at = watch.stall_report_seconds
+
+    def look(self, now: float, stalled: Callable[[], Stall]) -> None:
+        watch, board = self._watch, self._watch.board
+        dead = watch.dead()  # before the marks of having left, which are set before the end
+        stall = stalled()
+        watch.check_peers(dead, stall)
+        if not stall.missing:
+            return
+        if any(board.phase(rank) is None for rank in stall.missing):
+            self._counted += now - self._last
+        self._last = now
+        waited = now - self._started
+        if self._counted >= watch.timeout_seconds:
+            watch.abort(KIND_TIMEOUT, stall.missing[0], self._timeout_text(stall))
+            watch.check()
+        if waited >= self._report_at:
+            self._report_at = 2 * waited
+            if stall.reports:
+                self._report(stall, waited)
+
+    def _timeout_text(self, stall: Stall) -> str:
+        parts = "; ".join(self._describe(rank, stall) for rank in stall.missing)
+        return (
+            f"{name_ranks(stall.missing)} did not come to {stall.operation} within "
+            f"{self._watch.timeout_seconds:g} s ({parts}); find out what kept it, or raise "
+            "comms.timeout_seconds"
+        )
+
+    def _describe(self, rank: int, stall: Stall) -> str:
+        board = self._watch.board
+        parts = [f"rank {rank}: {stall.details.get(rank) or 'nothing entered yet'}"]
+        note = board.read_note(rank)
+        if note:
+            parts.append(f'last note "{note}"')
+        phase = board.phase(rank)
+        if phase is not None:
+            parts.append(f"announced phase: {phase}")
+        return ", ".join(parts)
+
+    def _report(self, stall: Stall, waited: float) -> None:
+        board = self._watch.board
+        for rank in stall.missing[:_MOST_STACKS]:
+            pid = board.pid(rank)
+            logger.warning(
+                "waiting %.0f s in %s for %s; process %d, state %s\n%s",
+                waited,
+                stall.operation,
+                self._describe(rank, stall),
+                pid,
+                process_state(pid) or "unknown",
+                read_stack(pid, board.dump_fd(rank)),
+            )
+        if len(stall.missing) > _MOST_STACKS:
+            logger.warning("also late: %s", name_ranks(stall.missing[_MOST_STACKS:]))

@@ -1,7 +1,7 @@
 # make demo        a fresh clone trains a PyTorch model from a tf.data pipeline on two replicas
 # make test        linters, types, import rules and all tests
 # make test-floor  the core's tests on Python 3.8 with numpy 1.19, where such an interpreter is found
-# make test-wheel  the packaging and front tests against the built wheel, the sources out of reach
+# make test-wheel  part of the core's tests against the built wheel, the sources out of reach
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -14,6 +14,9 @@ STAMP := $(VENV)/installed.stamp
 PYTHON := $(shell command -v python3.11 || command -v python3)
 PYTHON_FLOOR := $(shell command -v python3.8 >/dev/null && python3.8 -c 'import sys; print(sys.executable)' 2>/dev/null || ls -d $$(pyenv root 2>/dev/null || echo $(HOME)/.pyenv)/versions/3.8.*/bin/python3.8 2>/dev/null | tail -n 1)
 FLOOR_TESTS := tests/unified_ipu tests/third_party
+
+WHEEL_TESTS := $(addprefix tests/unified_ipu/,test_exports.py test_errors.py \
+  test_import_firewall.py plan world comms)
 
 .PHONY: help demo install lint test test-floor test-wheel benchmark-import clean
 
@@ -61,9 +64,8 @@ test-wheel: install
 	$(VENV_WHEEL)/bin/python -m pip install -q -c constraints.txt $(VENV_WHEEL)/wheel/*.whl \
 	  pytest pytest-timeout hypothesis
 	mkdir $(VENV_WHEEL)/outside
-	cp -r tests/unified_ipu pyproject.toml conftest.py $(VENV_WHEEL)/outside
-	cd $(VENV_WHEEL)/outside && ../bin/python -m pytest unified_ipu/test_exports.py \
-	  unified_ipu/test_errors.py unified_ipu/test_import_firewall.py unified_ipu/plan
+	cp -r tests pyproject.toml conftest.py $(VENV_WHEEL)/outside
+	cd $(VENV_WHEEL)/outside && ../bin/python -m pytest $(WHEEL_TESTS)
 
 benchmark-import: install
 	$(VENV)/bin/python benchmarks/import_time.py

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Any, Tuple
 
 from unified_ipu.errors import ConfigError
 
 
-def _check_range(owner: str, name: str, value: float, *, above: float = -math.inf) -> None:
+def _check_range(owner: str, name: str, value: Any, *, above: float = -math.inf) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value < 0.0 or value <= above:
         wanted = "a finite number > 0" if above == 0.0 else "a finite number >= 0"
         raise ConfigError(f"{owner}({name}={value!r}): expected {wanted}")
 
 
-def _check_betas(owner: str, betas: Tuple[float, float]) -> None:
+def _check_betas(owner: str, betas: Any) -> None:
     try:
         first, second = betas
         is_valid = 0.0 <= first < 1.0 and 0.0 <= second < 1.0

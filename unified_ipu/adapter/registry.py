@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import metadata
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -33,9 +32,10 @@ def registered(group: str = GROUP) -> Dict[str, metadata.EntryPoint]:
 
 
 def _entry_points(group: str) -> List[metadata.EntryPoint]:
-    if sys.version_info >= (3, 10):
-        return list(metadata.entry_points(group=group))
-    return list(metadata.entry_points().get(group, ()))
+    points: Any = metadata.entry_points()
+    if hasattr(points, "select"):
+        return list(points.select(group=group))
+    return list(points.get(group, ()))  # a plain dict before Python 3.10
 
 
 def available_adapters() -> Tuple[str, ...]:

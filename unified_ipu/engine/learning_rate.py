@@ -14,19 +14,15 @@ class LearningRateFactor:
     """Factor by the number of updates that have happened; skipped ones do not count.
 
     Args:
-        scaling: ``"none"``, ``"linear"`` (G / base) or ``"sqrt"`` (its square root).
-        global_batch_size: G, in samples.
-        base_global_batch_size: The batch size the learning rate was chosen for, in samples.
+        scale: What ``update.lr_scaling`` gives for the global batch size.
         warmup_updates: Updates over which the factor rises linearly to its full size.
         schedule: The user's ``callable(update) -> factor``, or None.
 
-    Source: linear scaling with gradual warm-up after Goyal et al., "Accurate, Large Minibatch
-    SGD", 2017; the first of n warm-up updates has factor 1/n, the n-th factor 1.
+    Source: gradual warm-up after Goyal et al., "Accurate, Large Minibatch SGD", 2017; the first
+    of n warm-up updates has factor 1/n, the n-th factor 1.
     """
 
-    scaling: str = "none"
-    global_batch_size: int = 1
-    base_global_batch_size: Optional[int] = None
+    scale: float = 1.0
     warmup_updates: int = 0
     schedule: Optional[Callable[[int], float]] = None
 
@@ -36,22 +32,19 @@ class LearningRateFactor:
         Raises:
             ConfigError: If the user's schedule does not return a finite number >= 0.
         """
-        factor = 1.0
-        if self.scaling != "none" and self.base_global_batch_size:
-            factor = self.global_batch_size / self.base_global_batch_size
-            if self.scaling == "sqrt":
-                factor = math.sqrt(factor)
+        factor = self.scale
         if update < self.warmup_updates:
             factor *= (update + 1) / self.warmup_updates
         if self.schedule is not None:
-            value = self.schedule(update)
-            try:
-                number = float(value)
-            except (TypeError, ValueError):
-                number = math.nan
-            if not math.isfinite(number) or number < 0.0:
-                raise ConfigError(
-                    f"schedule({update}) returned {value!r}; expected a finite factor >= 0"
-                )
-            factor *= number
+            factor *= _checked(self.schedule(update), update)
         return factor
+
+
+def _checked(value: object, update: int) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]  # whatever the user's callable returned
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0.0:
+        raise ConfigError(f"schedule({update}) returned {value!r}; expected a finite factor >= 0")
+    return number

@@ -43,18 +43,23 @@ class Callback(Protocol):
 
     def on_fit_start(self, context: FitContext) -> None:
         """Before the first call."""
+        del context
 
     def on_epoch_start(self, context: FitContext, epoch: int) -> None:
         """Before the first call of an epoch."""
+        del context, epoch
 
     def on_call_end(self, context: FitContext, record: Record) -> None:
         """After each call."""
+        del context, record
 
     def on_epoch_end(self, context: FitContext, summary: EpochSummary) -> None:
         """After an epoch, its certificate and its evaluation."""
+        del context, summary
 
     def on_fit_end(self, context: FitContext, summary: Optional[Summary]) -> None:
         """At the end; ``summary`` is None when the fit ended with an error."""
+        del context, summary
 
 
 class Progress(Callback):

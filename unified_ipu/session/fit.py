@@ -179,8 +179,8 @@ class _EpochTally:
 def _check(
     train: Any,
     *,
-    epochs: int,
-    every: Union[str, int],
+    epochs: Any,
+    every: Any,
     metrics: Mapping[str, Metric],
     validation: Any,
 ) -> None:
@@ -201,7 +201,7 @@ def _check(
         )
 
 
-def _check_max_updates(max_updates: Optional[int]) -> None:
+def _check_max_updates(max_updates: Any) -> None:
     if max_updates is None:
         return
     if isinstance(max_updates, bool) or not isinstance(max_updates, int) or max_updates < 1:

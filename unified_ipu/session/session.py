@@ -27,7 +27,7 @@ from unified_ipu.adapter import (
     find_adapter,
 )
 from unified_ipu.comms import Communicator, connect
-from unified_ipu.data import Loader, as_source
+from unified_ipu.data import Loader
 from unified_ipu.engine import HostExecutor, LearningRateFactor, UpdateRules
 from unified_ipu.errors import AdapterNotFoundError, ConfigError, PlanError, located
 from unified_ipu.events import Counters, PhaseClock
@@ -237,9 +237,7 @@ class Session:
                 adapter=chosen.name,
                 target=target,
                 factor=LearningRateFactor(
-                    scaling=update.lr_scaling,
-                    global_batch_size=self.batch.global_batch_size,
-                    base_global_batch_size=update.base_global_batch_size,
+                    scale=update.lr_scale(self.batch.global_batch_size),
                     warmup_updates=update.warmup_updates,
                     schedule=schedule if is_ours else None,
                 ),
@@ -313,12 +311,12 @@ class Session:
         """
         with located(self.rank):
             loader = Loader(
-                as_source(source),
+                source,
                 batch=self.batch,
                 replica=self.place.replicas[0],
                 communicator=self.communicator("data"),
                 seed=self.plan.seed,
-                shuffle=self.plan.data.shuffle and train,
+                shuffle=self.plan.data.shuffle,
                 train=train,
                 micro_batch_size=micro_batch_size,
                 collate=collate,

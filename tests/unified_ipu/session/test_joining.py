@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from unified_ipu.errors import ConfigError, PlanError
+from unified_ipu.plan import Plan
+from unified_ipu.session.joining import join_plan, read_arguments
+from unified_ipu.world import Handover, World
+
+
+def test_plan_and_settings_are_found_among_other_arguments():
+    found = read_arguments(["--epochs", "3", "--plan=a.toml", "--set", "seed=1", "--set=seed=2"])
+    assert found == ("a.toml", ["seed=1", "seed=2"])
+
+
+def test_a_setting_without_its_value_is_refused():
+    with pytest.raises(ConfigError, match="--set is the last argument"):
+        read_arguments(["--set"])
+
+
+def test_the_plan_beside_the_script_is_the_lowest_layer(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    (tmp_path / "plan.toml").write_text("seed = 3\n[batch]\nglobal_batch_size = 32\n")
+    joined = join_plan(None, world=World(), argv=[str(script), "--set", "seed=5"])
+    assert joined.plan.seed == 5
+    assert joined.plan.batch.global_batch_size == 32
+    assert joined.script_folder == str(tmp_path)
+
+
+def test_what_our_launcher_handed_over_wins_over_the_file(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    (tmp_path / "plan.toml").write_text("seed = 3\n")
+    other = tmp_path / "other.toml"
+    other.write_text("seed = 4\n[batch]\nmicro_batch_size = 8\n")
+    world = World(launcher="unified-ipu", handover=Handover(plan=str(other), settings=("seed=6",)))
+    joined = join_plan(None, world=world, argv=[str(script), "--set", "seed=9"])
+    assert joined.plan.seed == 6
+    assert joined.plan.batch.micro_batch_size == 8
+
+
+def test_a_plan_for_two_replicas_started_alone_shows_the_command():
+    with pytest.raises(PlanError, match="unified-ipu run --set mesh.data=2 train.py"):
+        join_plan(Plan(), world=World(), argv=["train.py", "--set", "mesh.data=2"])
+
+
+def test_auto_takes_the_world_that_another_launcher_made():
+    world = World(
+        rank=1, local_rank=1, world_size=3, local_world_size=3, launcher="torchrun", job="j"
+    )
+    joined = join_plan(Plan(), world=world, argv=[])
+    assert joined.plan.mesh.data == 3
+    assert joined.place.replicas == range(1, 2)
+    assert joined.place.num_replicas == 3
+
+
+def test_a_world_that_does_not_fit_the_plan_is_refused_with_both_numbers():
+    world = World(world_size=3, local_world_size=3, launcher="torchrun", job="j")
+    with pytest.raises(PlanError, match=r"2.*3|3.*2"):
+        join_plan(Plan().replace({"mesh.data": 2}), world=world, argv=[])

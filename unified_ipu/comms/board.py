@@ -72,15 +72,8 @@ class Board:
             rank: Who is to blame.
             text: The message of that error.
         """
-        if self.aborted:
+        if self.aborted or self._is_late():
             return
-        if not take_lock(self._address + _LOCK):
-            # Someone else is writing; if it died in between, this cause is as good.
-            deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
-            while not self.aborted and time.monotonic() < deadline:
-                time.sleep(0.001)
-            if self.aborted:
-                return
         data = text.encode("utf-8", "replace")[: _ABORT_BYTES - _ABORT_TEXT]
         first = self._abort * 4 + _ABORT_TEXT
         self._view[first : first + len(data)] = data
@@ -88,6 +81,17 @@ class Board:
         self._ints[self._abort + 2] = rank
         self._ints[self._abort + 3] = len(data)
         self._ints[self._abort] = 1
+
+    def _is_late(self) -> bool:
+        """Whether another rank writes the record; returns once it is there."""
+        if take_lock(self._address + _LOCK):
+            return False
+        deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            if self.aborted:
+                return True
+            time.sleep(0.001)
+        return False  # it died in between: this cause is as good
 
     def error(self) -> CollectiveError:
         """The error that every rank raises after an abort."""

@@ -24,7 +24,10 @@ _EVERYBODY = 2**31 - 1
 
 
 class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+    _fields_ = [  # noqa: RUF012  # what ctypes wants
+        ("seconds", ctypes.c_long),
+        ("nanoseconds", ctypes.c_long),
+    ]
 
 
 _LIBC = ctypes.CDLL(None)

@@ -94,11 +94,13 @@ def _blocked_norm(values: np.ndarray) -> float:
 
 
 def _is_half(buffer: np.ndarray) -> bool:
-    return bool(buffer.dtype == np.float16 or buffer.dtype == np.uint16)
+    return buffer.dtype.name in {"float16", "uint16"}
 
 
 def _widened(buffer: np.ndarray) -> np.ndarray:
-    """The values as float32 if they are halves, else the buffer itself."""
+    """The values as float32 if they are halves, as their two parts if complex, else as they are."""
+    if buffer.dtype.kind == "c":
+        return buffer.view(buffer.real.dtype)
     if buffer.dtype == np.float16:
         return buffer.astype(np.float32)
     if buffer.dtype == np.uint16:

@@ -83,19 +83,24 @@ class Reducer:
         Raises:
             CollectiveError: If ranks disagree about the buckets, or one is lost.
         """
-        signature = build_signature(self._text if clip_norm is None else f"{self._text} {clip_norm!r}")
+        signature = build_signature(
+            self._text if clip_norm is None else f"{self._text} {clip_norm!r}"
+        )
         flags = self._communicator.enter(signature, int(contributes))
         header = self._sum_headers()
         try:
             factor = divide(header)
-        finally:
-            # Whatever divide raises it raises on all ranks, which have met and stay in step.
+        except Exception:
+            # It raises on all ranks, which have met and so stay in step.
             self._communicator.finish()
-        if factor is None:
-            return Reduction(header, None)
-        contributors = tuple(rank for rank, flag in enumerate(flags) if flag)
-        with np.errstate(all="ignore"):
-            return self._sum_gradients(header, factor, contributors, clip_norm)
+            raise
+        reduction = Reduction(header, None)
+        if factor is not None:
+            contributors = tuple(rank for rank, flag in enumerate(flags) if flag)
+            with np.errstate(all="ignore"):
+                reduction = self._sum_gradients(header, factor, contributors, clip_norm)
+        self._communicator.finish()
+        return reduction
 
     def close(self) -> None:
         """Let go of the shared memory; it is freed when nobody holds a view of it."""

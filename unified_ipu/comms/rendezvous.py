@@ -81,7 +81,9 @@ class Meeting:
                 marker.listen(0)
             except CollectiveError as error:
                 for connection, _ in joined.values():
-                    _tell(connection, {"error": str(error), "lost": isinstance(error, PeerLostError)})
+                    _tell(
+                        connection, {"error": str(error), "lost": isinstance(error, PeerLostError)}
+                    )
                 raise
             pids = [os.getpid()] + [joined[rank][1] for rank in range(1, self.size)]
             answer = {"pids": pids, "nbytes": segment.nbytes}
@@ -227,7 +229,11 @@ def _socket() -> socket.socket:
 
 
 def _check_user(connection: socket.socket) -> int:
-    """Process id at the other end; refuse other users."""
+    """Process id at the other end.
+
+    Raises:
+        CollectiveError: If it is of another user.
+    """
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != os.getuid():

@@ -14,7 +14,6 @@ from unified_ipu.comms.lanes import Lanes
 from unified_ipu.comms.mailbox import MAILBOX_BYTES, Mailbox
 from unified_ipu.comms.segment import PAGE_BYTES, Segment, round_up
 from unified_ipu.comms.signature import Signature, build_signature
-from unified_ipu.comms.watch import Watch
 from unified_ipu.errors import CollectiveError
 
 
@@ -186,7 +185,11 @@ class ShmCommunicator:
     def _share(
         self, created: Optional[Segment], problem: str, creator: Optional[int], nbytes: int
     ) -> Optional[Segment]:
-        """Map what ``creator`` has made, or raise on all ranks if anyone cannot."""
+        """Map what ``creator`` has made.
+
+        Raises:
+            CollectiveError: On all ranks, if anyone cannot.
+        """
         offers = values.all_gather_value(
             self._group, [created.fd if created is not None else -1, problem], "share memory"
         )
@@ -199,9 +202,7 @@ class ShmCommunicator:
             except CollectiveError as error:
                 trouble = str(error)
         failures += [
-            text
-            for text in values.all_gather_value(self._group, trouble, "memory shared")
-            if text
+            text for text in values.all_gather_value(self._group, trouble, "memory shared") if text
         ]
         if segment is not None:
             segment.close_fd()

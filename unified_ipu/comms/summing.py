@@ -126,9 +126,7 @@ class Summing:
                 continue
             if not count(summed[low:high]):
                 continue
-            ranks: List[int] = [
-                rank for rank in contributors if count(piece.views[rank][low:high])
-            ]
+            ranks: List[int] = [rank for rank in contributors if count(piece.views[rank][low:high])]
             if best is not None and index == best.slot:
                 ranks = sorted({*ranks, *best.ranks})
             best = Findings(math.nan, index, tuple(ranks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 from unified_ipu.data.array_source import arrays
-from unified_ipu.data.dataset_source import Collate, dataset
+from unified_ipu.data.dataset_source import Collate, DatasetSource, dataset
 from unified_ipu.data.pipeline_source import PipelineSource
 from unified_ipu.data.source import Source
 from unified_ipu.errors import ConfigError
@@ -25,6 +25,8 @@ def as_source(given: Any, collate: Optional[Collate] = None) -> Union[Source, Pi
         ConfigError: If there is no source for it, with what to use instead.
         DataError: If its arrays are not what they must be.
     """
+    if isinstance(given, DatasetSource) and collate is not None:
+        return given.collated_by(collate)
     is_source = isinstance(given, (PipelineSource, Source))
     is_arrays = isinstance(given, (tuple, list, dict)) or hasattr(given, "__array__")
     if collate is not None and (is_source or is_arrays):

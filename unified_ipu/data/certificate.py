@@ -51,8 +51,7 @@ class Certificate:
     @property
     def is_exact(self) -> bool:
         """Whether each sample that was due until now arrived once, and no other."""
-        counts = (self.duplicates, self.missing, self.expected - self.delivered)
-        return counts == (0, 0, 0) and self.adds_up
+        return self.duplicates == 0 and self.missing == 0 and self.adds_up
 
     def __str__(self) -> str:
         distinct = self.delivered - self.duplicates
@@ -101,12 +100,13 @@ def add_up(
         digest = add_digests(digest, (first, second))
     # What one rank lacks and another one has too much of was delivered once, in the wrong place.
     misplaced = lacking & extra
-    swapped = sum(misplaced.values())
+    delivered = sum(message["delivered"] for message in messages)
+    duplicates = sum(message["num_extra"] for message in messages) - sum(misplaced.values())
     lacking, extra = lacking - misplaced, extra - misplaced
     return Certificate(
-        delivered=sum(message["delivered"] for message in messages),
-        duplicates=sum(message["num_extra"] for message in messages) - swapped,
-        missing=sum(message["num_lacking"] for message in messages) - swapped,
+        delivered=delivered,
+        duplicates=duplicates,
+        missing=facts["expected"] - delivered + duplicates,
         deviations=tuple(sorted({*lacking, *extra})[:MAX_DEVIATIONS]),
         digest="".join(f"{word:016x}" for word in digest),
         adds_up=due is None or digest == due,

@@ -28,6 +28,7 @@ class Cursor:
         self.floor = 0
         """The first update that may still be read."""
         self.is_finished = False
+        self._last_read = -1
         self._portions = iter(portions)
         self._next: Optional[Portion] = next(self._portions, None)
 
@@ -37,8 +38,17 @@ class Cursor:
         if portion is None or (update is not None and portion.update != update):
             return None
         self._next = next(self._portions, None)
+        self._last_read = portion.update
         self.num_due += portion.real
         return portion
+
+    def can_return_to(self, update: int) -> bool:
+        """Whether nothing of ``update`` or later was read or left out yet."""
+        return self._last_read < update and self.floor <= update
+
+    def inherit(self, before: Cursor) -> None:
+        """Carry on the tally of a pass that was broken off where this one goes on."""
+        self.receipts, self.start = before.receipts, before.start
 
     def skip_to(self, update: int) -> int:
         """Leave out what is before ``update``; return how many real rows that were."""

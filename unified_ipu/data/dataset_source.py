@@ -31,6 +31,10 @@ class DatasetSource:
         """Number of samples."""
         return self._size
 
+    def collated_by(self, collate: Collate) -> DatasetSource:
+        """The same samples, put together by ``collate``."""
+        return DatasetSource(self._samples, collate)
+
     def fetch(self, ids: np.ndarray) -> Tree:
         """Return the samples ``ids`` ``[n]`` as one tree of new arrays.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
 import numpy as np
 
 from unified_ipu.adapter import Call, MicroBatch, Update
+from unified_ipu.comms import Communicator
 from unified_ipu.data.adoption import as_source
 from unified_ipu.data.certificate import Certificate, add_up
 from unified_ipu.data.cursor import Cursor
@@ -28,7 +29,6 @@ from unified_ipu.plan import BatchPlan, DataSettings
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from unified_ipu.comms import Communicator
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -141,8 +141,13 @@ class Loader:
                 f"a multiple of the global batch {self._batch.global_batch_size} up to {end}, or "
                 f"the size {self.size}"
             )
-        self.epoch, self.position = epoch, min(position, end)
-        self._cursor = Cursor((), self.position, epoch)
+        position = min(position, end)
+        update, cursor = self._update_at(position), self._cursor
+        if epoch == cursor.epoch and position <= cursor.end and cursor.can_return_to(update):
+            cursor.end = position  # the running loop hands out again what it had not read yet
+        else:
+            self._cursor = Cursor((), position, epoch)
+        self.epoch, self.position = epoch, position
 
     def certificate(self) -> Certificate:
         """What all ranks were given in the last pass until now; collective."""
@@ -176,9 +181,10 @@ class Loader:
         end = self._batch.used_samples(self.size)
         if self.position >= end:
             self.epoch, self.position = self.epoch + 1, 0
-        epoch, start_update = self.epoch, self.position // self._batch.global_batch_size
-        cursor = self._begin(epoch, start_update)
-        for numbers in self._batch.calls(self.size, start_update):
+        epoch = self.epoch
+        cursor = self._begin(epoch)
+        while self.position < end:
+            numbers = next(self._batch.calls(self.size, self._update_at(self.position)))
             self._move_on(cursor, numbers.start)
             spans = [self._batch.update_span(number, self.size) for number in numbers]
             cursor.end = self.position = spans[-1][1]
@@ -189,13 +195,14 @@ class Loader:
                 for number, (start, stop) in zip(numbers, spans)
             )
             yield Call(updates, epoch, seed=self._schedule.seed)
+            self._move_on(cursor, 0)
         self._move_on(cursor, self.num_updates)
         cursor.is_finished = True
         self._count("samples_dropped", self._batch.dropped(self.size))
         self.epoch, self.position = epoch + 1, 0
 
     def _micro_batches(self) -> Iterator[MicroBatch]:
-        cursor = self._begin(self.epoch, 0)
+        cursor = self._begin(self.epoch)
         portion = cursor.take()
         while portion is not None:
             yield self._read(portion)
@@ -216,11 +223,18 @@ class Loader:
             self._move_on(cursor, update)
             portion = cursor.take(update)
 
-    def _begin(self, epoch: int, start_update: int) -> Cursor:
+    def _update_at(self, position: int) -> int:
+        return -(-position // self._batch.global_batch_size)
+
+    def _begin(self, epoch: int) -> Cursor:
+        before, update = self._cursor, self._update_at(self.position)
         with self._clock.phase("data"):
-            self._feed.begin(epoch, start_update)
-            portions = self._schedule.portions(epoch, [self._replica], start_update)
+            self._feed.begin(epoch, update)
+            portions = self._schedule.portions(epoch, [self._replica], update)
             self._cursor = Cursor(portions, self.position, epoch)
+        if self.position and (before.epoch, before.end) == (epoch, self.position):
+            before.skip_to(update)
+            self._cursor.inherit(before)
         return self._cursor
 
     def _move_on(self, cursor: Cursor, update: int) -> None:

@@ -55,16 +55,14 @@ class Receipts:
 
     Args:
         delivered: Real rows received.
-        lacking: Counts of ids that were due but not received, the first 1,000 ids.
-        extra: Counts of ids that were received but not due, the first 1,000 ids.
-        num_lacking: All of them, ids that are not kept included.
-        num_extra: The same.
+        lacking: Counts of the ids that were due but not received, the first 1,000.
+        extra: Counts of the ids that were received but not due, the first 1,000.
+        num_extra: Rows received but not due, those whose ids are not kept included.
     """
 
     delivered: int = 0
     lacking: Dict[int, int] = field(default_factory=Counter)
     extra: Dict[int, int] = field(default_factory=Counter)
-    num_lacking: int = 0
     num_extra: int = 0
     _digest: Digest = (0, 0)
     _waiting: List[np.ndarray] = field(default_factory=list)
@@ -100,7 +98,6 @@ class Receipts:
             "digest": [f"{word:016x}" for word in self.digest],
             "lacking": sorted(self.lacking.items()),
             "extra": sorted(self.extra.items()),
-            "num_lacking": self.num_lacking,
             "num_extra": self.num_extra,
         }
 
@@ -108,7 +105,6 @@ class Receipts:
         lacking = Counter(due.tolist())
         extra = Counter(got.tolist())
         lacking, extra = lacking - extra, extra - lacking
-        self.num_lacking += sum(lacking.values())
         self.num_extra += sum(extra.values())
         for kept, new in ((self.lacking, lacking), (self.extra, extra)):
             for index, count in new.items():

@@ -1,0 +1,204 @@
+"""Micro-batches from the data process, one process a host, started by the first rank on it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import weakref
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Protocol, Sequence
+
+from unified_ipu.comms import Communicator
+from unified_ipu.data.feed import Delivery
+from unified_ipu.data.messages import Channel, Kind, Message
+from unified_ipu.data.pipeline_source import PipelineSource
+from unified_ipu.data.ring_reader import RingReader
+from unified_ipu.data.schedule import Portion, Schedule
+from unified_ipu.data.worker_process import WorkerProcess
+from unified_ipu.errors import ConfigError, DataError
+from unified_ipu.events import Counters
+from unified_ipu.plan import DataSettings
+
+
+class Closable(Protocol):
+    """What is let go of at the end."""
+
+    def close(self) -> None:
+        """Let go."""
+        ...
+
+
+class ProcessFeed:
+    """Reads a pipeline that runs in the data process of this host. Making one is collective.
+
+    Args:
+        source: The pipeline.
+        schedule: Who gets what.
+        replica: Of this process.
+        communicator: Of all replicas.
+        counters: Are told of copied batches.
+        settings: The plan's ``[data]`` table.
+        search_path: Where the pipeline's module is looked for first.
+        name: Of the loader.
+
+    Raises:
+        ConfigError: If the plan asks for what is not built.
+        DataError: If the data process or the pipeline does not start, on all ranks.
+    """
+
+    def __init__(
+        self,
+        source: PipelineSource,
+        schedule: Schedule,
+        *,
+        replica: int,
+        communicator: Communicator,
+        counters: Counters,
+        settings: DataSettings,
+        search_path: Sequence[str],
+        name: str,
+    ) -> None:
+        if settings.isolate == "never":
+            raise ConfigError(
+                'data.isolate: "never" is not built yet; set "auto" or "always", then the pipeline '
+                "runs in a process of its own"
+            )
+        self._name = name
+        self._stream = -1
+        self._process: Optional[WorkerProcess] = None
+        self._reader: Optional[RingReader] = None
+        self._owned: List[Closable] = []
+        # Also when it is never closed: the first rank must not exit before its child.
+        self._leave = weakref.finalize(self, _close_all, self._owned)
+        everybody = communicator.all_gather_value({"host": _host(), "replica": replica})
+        mine = [k for k, entry in enumerate(everybody) if entry["host"] == _host()]
+        config = {
+            "name": name,
+            "kind": source.kind,
+            "function": source.function,
+            "size": source.size,
+            "batched": source.batched,
+            "search_path": list(search_path),
+            "replicas": [everybody[k]["replica"] for k in mine],
+            "token": secrets.token_hex(16),
+            "schedule": _schedule_table(schedule),
+        }
+        with communicator.phase("data start"):
+            started: Dict[str, Any] = {}
+            if communicator.rank == mine[0]:
+                started = self._start(config, settings.python)
+            answers = communicator.all_gather_value(started)
+            error = self._join(answers[mine[0]], replica, counters)
+            errors = communicator.all_gather_value(error)
+        failures = [text for text in errors if text is not None]
+        if failures:
+            self.close()
+            raise DataError(failures[0])
+
+    def begin(self, epoch: int, start_update: int) -> None:
+        """Ask for a pass; what is left of the one before will be thrown away."""
+        self._stream += 1
+        self._connected.send(
+            Message(Kind.OPEN, stream=self._stream, ordinal=epoch, rows=start_update)
+        )
+
+    def read(self, portion: Portion) -> Delivery:
+        """Wait for the rows of ``portion``, leaving out what comes before it.
+
+        Raises:
+            DataError: If the pipeline failed, or the data process is gone or out of step.
+        """
+        reader = self._connected
+        while True:
+            batch = reader.next_batch()
+            if batch.stream == self._stream and batch.ordinal == portion.ordinal:
+                return reader.take(batch)
+            if batch.stream > self._stream or (
+                batch.stream == self._stream and batch.ordinal > portion.ordinal
+            ):
+                raise DataError(
+                    f"{self._name}: micro-batch {batch.ordinal} of pass {batch.stream} came, "
+                    f"{portion.ordinal} of {self._stream} was due; the data process is out of step"
+                )
+            reader.drop(batch)
+
+    def close(self) -> None:
+        """Leave the data process; it ends when all ranks of the host have left."""
+        self._leave()
+
+    @property
+    def _connected(self) -> RingReader:
+        if self._reader is None or not self._leave.alive:
+            raise DataError(f"{self._name}: a micro-batch was asked for after it was closed")
+        return self._reader
+
+    def _start(self, config: Dict[str, Any], python: str) -> Dict[str, Any]:
+        address = f"\\0unified-ipu-data-{secrets.token_hex(8)}"
+        try:
+            self._process = WorkerProcess(address, config, python=python)
+            self._owned.insert(0, self._process)
+        except OSError as error:
+            return {"error": f"{self._name}: the data process could not be started: {error}"}
+        return {"address": address, "token": config["token"]}
+
+    def _join(self, answer: Dict[str, Any], replica: int, counters: Counters) -> Optional[str]:
+        """Connect and wait for the pipeline; returns what went wrong."""
+        if "error" in answer:
+            return str(answer["error"])
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(answer["address"])
+        except OSError as error:
+            connection.close()
+            return f"{_explain_end(self._name, self._process)} ({error})"
+        channel = Channel(connection)
+        self._reader = RingReader(
+            channel,
+            on_copy=lambda: counters.add("batches_copied"),
+            explain_end=partial(_explain_end, self._name, self._process),
+        )
+        self._owned.append(self._reader)
+        try:
+            channel.check_peer()
+            self._reader.send(Message(Kind.HELLO, slot=replica, payload=answer["token"]))
+            self._reader.next_batch()
+        except DataError as error:
+            return str(error)
+        return None
+
+
+def _close_all(owned: List[Closable]) -> None:
+    while owned:
+        owned.pop().close()
+
+
+def _explain_end(name: str, process: Optional[WorkerProcess]) -> str:
+    status = None if process is None else process.describe_end()
+    how = "" if status is None else f" ({status})"
+    return f"{name}: the data process ended unexpectedly{how}; what it wrote before stands above"
+
+
+def _host() -> str:
+    """What ranks that can share memory and local sockets have in common."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {os.readlink('/proc/self/ns/net')}"
+
+
+def _schedule_table(schedule: Schedule) -> Dict[str, Any]:
+    batch = schedule.batch
+    return {
+        "batch": {
+            "global_batch_size": batch.global_batch_size,
+            "micro_batch_size": batch.micro_batch_size,
+            "num_replicas": batch.num_replicas,
+            "updates_per_call": batch.updates_per_call,
+            "remainder": batch.remainder,
+        },
+        "size": schedule.size,
+        "seed": str(schedule.seed),
+        "shuffle": schedule.shuffle,
+        "train": schedule.train,
+        "micro_batch_size": schedule.micro_batch_size,
+    }

@@ -1,0 +1,91 @@
+"""The data process's end of the ring to one rank."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Dict, List, Optional, Tuple
+
+import numpy as np
+
+from unified_ipu.data.arena import Arena
+from unified_ipu.data.layout import Layout
+from unified_ipu.data.messages import Channel, Kind, Message
+
+_BUDGET_BYTES = 64 << 20
+_MIN_SLOTS, _MAX_SLOTS = 3, 8  # one in use, one just released, one being written
+
+
+class RingWriter:
+    """Slots for the micro-batches of one rank; a slot is free until written, then until released.
+
+    Args:
+        channel: To the rank.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.wanted_stream = -1
+        self._arena: Optional[Arena] = None
+        self._free: List[int] = []
+        self._layouts: Dict[Tuple[object, ...], int] = {}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next micro-batch can be written without waiting for the rank."""
+        return self._arena is None or bool(self._free)
+
+    def release(self, slot: int, generation: int) -> None:
+        """Take back a slot; those of an arena that was replaced are gone already."""
+        if self._arena is not None and generation == self._arena.generation:
+            self._free.append(slot)  # the last one freed is used next: its pages are warm
+
+    def reserve(self, layout: Layout) -> Tuple[int, List[np.ndarray]]:
+        """Return a free slot and the arrays of ``layout`` in it, ``[rows, ...]`` each.
+
+        A layout that no slot can hold makes a new arena; the rank learns of both.
+        """
+        if self._arena is None or layout.num_bytes > self._arena.slot_bytes:
+            self._replace_arena(layout.num_bytes)
+        slot = self._free.pop()
+        return slot, layout.views(self._current.slot(slot, layout.num_bytes))
+
+    def publish(self, slot: int, layout: Layout, stream: int, ordinal: int, rows: int) -> None:
+        """Tell the rank that a micro-batch lies in ``slot``."""
+        key = (layout.dtypes, layout.shapes, repr(layout.form))
+        number = self._layouts.get(key)
+        if number is None:
+            number = self._layouts[key] = len(self._layouts)
+            payload = layout.to_payload()
+            self.channel.send(Message(Kind.LAYOUT, layout=number, payload=payload))
+        generation = self._current.generation
+        batch = Message(Kind.BATCH, slot, generation, number, stream, ordinal, rows)
+        self.channel.send(batch)
+
+    def tell(self, message: Message) -> None:
+        """Send a message that a rank which is gone need not hear."""
+        with suppress(OSError):
+            self.channel.send(message)
+
+    def close(self) -> None:
+        """Let go of memory and connection."""
+        if self._arena is not None:
+            self._arena.close()
+        self.channel.close()
+
+    @property
+    def _current(self) -> Arena:
+        if self._arena is None:
+            raise RuntimeError("no arena yet")
+        return self._arena
+
+    def _replace_arena(self, slot_bytes: int) -> None:
+        generation = 0
+        if self._arena is not None:
+            generation = self._arena.generation + 1
+            self._arena.close()
+        slots = max(_MIN_SLOTS, min(_MAX_SLOTS, _BUDGET_BYTES // slot_bytes))
+        arena = self._arena = Arena(slot_bytes, slots, generation)
+        self._free = list(range(slots - 1, -1, -1))
+        message = Message(Kind.ARENA, slot=slots, generation=generation, rows=slot_bytes)
+        self.channel.send(message, arena.descriptor)
+        arena.close()

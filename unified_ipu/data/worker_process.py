@@ -1,0 +1,81 @@
+"""Starting the data process and knowing how it ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any, List, Mapping, Optional
+
+from unified_ipu.world import current_environment
+
+_END_SECONDS = 5.0
+_SHARED_SECONDS = 0.5  # a rank that fails must not wait for those that do not know it yet
+
+_lingering: List[subprocess.Popen[bytes]] = []
+
+
+class WorkerProcess:
+    """The data process of this host, seen from the rank that started it.
+
+    Args:
+        address: Abstract name of the socket that the ranks will connect to.
+        config: Handed over as JSON.
+        python: Another interpreter; empty takes this one.
+
+    Raises:
+        OSError: If the process cannot be started.
+    """
+
+    def __init__(self, address: str, config: Mapping[str, Any], *, python: str = "") -> None:
+        environment = dict(current_environment())
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            listener.bind(address)
+            listener.listen(len(config["replicas"]))
+            self._process = subprocess.Popen(
+                [
+                    python or sys.executable,
+                    "-m",
+                    "unified_ipu.data.worker",
+                    str(listener.fileno()),
+                ],
+                stdin=subprocess.PIPE,
+                env=environment,
+                pass_fds=[listener.fileno()],
+            )
+        finally:
+            listener.close()
+        self._is_shared = len(config["replicas"]) > 1
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # it ended at once; connecting to it tells
+                self._process.stdin.write(json.dumps(config).encode() + b"\n")
+                self._process.stdin.flush()
+
+    def describe_end(self) -> Optional[str]:
+        """How it ended, in words; None if it cannot be told."""
+        try:
+            status = self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return None
+        if status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        return f"exit status {status}"
+
+    def close(self) -> None:
+        """Let go of it and collect it; it ends by itself once no rank is connected."""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(timeout=_SHARED_SECONDS if self._is_shared else _END_SECONDS)
+        except subprocess.TimeoutExpired:
+            if self._is_shared:
+                _lingering.append(self._process)  # other ranks still read; it ends with them
+            else:
+                self._process.kill()
+                self._process.wait()

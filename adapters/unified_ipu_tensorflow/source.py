@@ -1,0 +1,199 @@
+"""The tf.data source: a user's sample function mapped over the epoch's ids.
+
+The pipeline is ours from end to end (ids, map, batch, prefetch), one-to-one and in order, so each
+row that comes out belongs to the id that went in; the id goes through the map beside its row.
+One graph serves all passes: a variable says which pass an iterator belongs to, read at its first
+element.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from unified_ipu.data import Sample
+from unified_ipu.data.layout import form_of, tree_of
+from unified_ipu.data.leaves import map_leaves
+from unified_ipu.errors import DataError
+
+Tree = Any
+Block = Tuple[np.ndarray, np.ndarray]
+
+_NOTHING = (np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64))
+_MANY = 1 << 62
+_PREFETCH = 2
+
+
+class TensorflowSource:
+    """Runs one pipeline function; lives in the data process.
+
+    Args:
+        function: The user's; called once here, returns ``sample(s)``.
+        size: Number of samples.
+        batched: Whether ``sample`` takes vectors.
+        cores: Threads of the pipeline.
+
+    Raises:
+        DataError: If what it returns is no function, or a sample has a leaf that is no tensor of
+            numbers.
+    """
+
+    def __init__(
+        self, function: Callable[[], Any], *, size: int, batched: bool, cores: int
+    ) -> None:
+        tf.config.set_visible_devices([], "GPU")  # the accelerators are the model's
+        sample = function()
+        if not callable(sample):
+            raise DataError(
+                f"the pipeline function returned a {type(sample).__name__}; expected a function "
+                "sample(s) of one sample: s.index and s.seed"
+            )
+        self._size = size
+        self._batched = batched
+        self._cores = cores
+        self._form: Any = None
+        self._paths: List[str] = []
+        self._passes: Dict[int, Iterator[Block]] = {}
+        self._count = 0
+        self._pass = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._datasets: Dict[int, Any] = {}
+        self._sample = sample
+        ids = tf.data.Dataset.from_tensors(0).map(self._current_pass).flat_map(self._ids)
+        if batched:
+            self._rows: Optional[Any] = None
+            self._ids_dataset = ids
+            self._mapped(ids.batch(1))  # errors of the user's function show before training
+        else:
+            self._rows = self._mapped(ids)
+
+    def row_bytes(self) -> int:
+        """Bytes of one row, or 0 if shapes are not known beforehand."""
+        if self._rows is None:
+            return 0
+        total = 0
+        for spec in self._rows.element_spec:
+            if not spec.shape.is_fully_defined():
+                return 0
+            total += int(spec.shape.num_elements()) * int(spec.dtype.size)
+        return total
+
+    def open(
+        self, blocks: Callable[[], Iterator[Block]], *, rows: int
+    ) -> Iterator[Tuple[np.ndarray, Tree]]:
+        """Run the pipeline over the ids of ``blocks``; see ``unified_ipu.data.producer``."""
+        number, self._count = self._count, self._count + 1
+        self._passes[number] = blocks()
+        try:
+            self._pass.assign(number)
+            for ids, *leaves in self._dataset(rows):
+                arrays = [_memory_of(leaf) for leaf in leaves]
+                yield _memory_of(ids), tree_of(self._form, arrays)
+        except tf.errors.InvalidArgumentError as error:
+            raise self._explained(error) from error
+        finally:
+            self._passes.pop(number, None)
+
+    def _dataset(self, rows: int) -> Any:
+        if rows not in self._datasets:
+            if self._rows is None:
+                dataset = self._mapped(self._ids_dataset.batch(rows))
+            else:
+                dataset = self._rows.batch(rows)
+            options = tf.data.Options()
+            options.deterministic = True  # the outermost options win over the user's
+            options.threading.private_threadpool_size = self._cores
+            options.threading.max_intra_op_parallelism = 1
+            self._datasets[rows] = dataset.prefetch(_PREFETCH).with_options(options)
+        return self._datasets[rows]
+
+    def _mapped(self, dataset: Any) -> Any:
+        calls = self._cores if self._cores > 1 else None
+        return dataset.map(self._make, num_parallel_calls=calls)
+
+    def _current_pass(self, _: Any) -> Any:
+        return self._pass.read_value()
+
+    def _ids(self, number: Any) -> Any:
+        blocks = tf.data.Dataset.range(_MANY).map(
+            lambda _: tf.numpy_function(self._next_block, [number], (tf.int64, tf.int64))
+        )
+        shaped = blocks.take_while(lambda ids, _: tf.size(ids) > 0).map(
+            lambda ids, seeds: (tf.ensure_shape(ids, [None]), tf.ensure_shape(seeds, [None, 2]))
+        )
+        return shaped.unbatch()
+
+    def _next_block(self, number: Any) -> Block:
+        blocks = self._passes.get(int(number))
+        return _NOTHING if blocks is None else next(blocks, _NOTHING)
+
+    def _make(self, index: Any, seed: Any) -> Tuple[Any, ...]:
+        tree = self._sample(Sample(index, seed))
+        leaves: List[Any] = []
+        self._paths = []
+
+        def checked(path: str, leaf: Any) -> None:
+            leaves.append(_checked(path, leaf))
+            self._paths.append(path)
+
+        map_leaves(tree, checked)
+        self._form = form_of(tree)
+        return (index, *leaves)
+
+    def _explained(self, error: Exception) -> Exception:
+        """Name the leaves that may be to blame when rows cannot be put together."""
+        if "Cannot add tensor to the batch" not in str(error) or self._rows is None:
+            return error
+        specs = list(self._rows.element_spec)[1:]
+        ragged = [
+            path
+            for path, spec in zip(self._paths, specs)
+            if not spec.shape.is_fully_defined()
+        ]
+        return DataError(
+            f"samples differ in the shape of leaf {' or '.join(ragged)}: {error}; pad or crop "
+            "them in the sample function"
+        )
+
+
+def _checked(path: str, leaf: Any) -> Any:
+    """Return the leaf as a dense tensor of bools or numbers.
+
+    Raises:
+        DataError: If it is none.
+    """
+    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+        raise DataError(
+            f"leaf {path} is a {type(leaf).__name__}; make it dense (.to_tensor() or "
+            "tf.sparse.to_dense) with one shape for all samples"
+        )
+    try:
+        tensor = tf.convert_to_tensor(leaf)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"leaf {path} is a {type(leaf).__name__}, no tensor: {error}") from error
+    kind = tensor.dtype
+    is_number = kind.is_integer or kind.is_floating or kind.is_complex or kind.is_bool
+    if not is_number or kind.as_numpy_dtype not in _NUMPY_TYPES:
+        raise DataError(
+            f"leaf {path} has the element type {kind.name}; batches hold bools and numbers that "
+            "numpy knows: leave it out, or encode it with tf.cast, tf.bitcast or a vocabulary"
+        )
+    return tensor
+
+
+_NUMPY_TYPES = frozenset(
+    {
+        np.bool_,
+        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
+        *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
+    }
+)
+
+
+def _memory_of(tensor: Any) -> np.ndarray:
+    """The tensor's own memory; valid as long as the tensor is."""
+    if not tensor.shape.num_elements():
+        empty: np.ndarray = tensor.numpy()
+        return empty
+    return np.asarray(memoryview(tensor))

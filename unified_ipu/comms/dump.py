@@ -62,6 +62,11 @@ def process_state(pid: int) -> str:
     return ""
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone or a zombie."""
+    return process_state(pid)[:1] in {"", "Z", "X"}
+
+
 def read_stack(pid: int, fd: int) -> str:
     """Ask a process for the stacks of its threads.
 

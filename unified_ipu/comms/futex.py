@@ -23,15 +23,8 @@ _FUTEX_WAKE = 1
 _EVERYBODY = 2**31 - 1
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012  # what ctypes wants
-        ("seconds", ctypes.c_long),
-        ("nanoseconds", ctypes.c_long),
-    ]
-
-
 _LIBC = ctypes.CDLL(None)
-_SLICE = _Timespec(0, int(WAIT_SLICE_SECONDS * 1e9))
+_SLICE = (ctypes.c_long * 2)(0, int(WAIT_SLICE_SECONDS * 1e9))  # struct timespec
 _SLICE_ADDRESS = ctypes.addressof(_SLICE)
 
 # A name looked up by index gives a function object of its own, so each has its argument types.

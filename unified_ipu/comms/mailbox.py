@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Optional, Tuple
+import time
+from typing import Any, Callable, Tuple
 
 import numpy as np
 
 from unified_ipu.comms.arrays import to_flat, to_target
+from unified_ipu.comms.futex import futex_wait
 from unified_ipu.comms.segment import PAGE_BYTES, Segment
-from unified_ipu.comms.watch import Flag, Stall, Watch, wrapped
+from unified_ipu.comms.watch import Flag, Stall, Watch, is_reached, wrapped
 from unified_ipu.errors import CollectiveError
 
 _NUM_SLOTS = 2
 _SLOT_BYTES = 2**18
+_LINGER_SECONDS = 5.0
 _SENT, _TAKEN = 0, 32  # 32-bit words, 128 bytes apart: each has one writer
 _LENGTHS = 32  # 64-bit words
 MAILBOX_BYTES = PAGE_BYTES + _NUM_SLOTS * _SLOT_BYTES
@@ -50,6 +53,16 @@ class Mailbox:
         data = source.flat.view(np.uint8)
         for first in range(0, data.size, _SLOT_BYTES):
             self._write(data[first : first + _SLOT_BYTES], operation)
+
+    def linger(self) -> None:
+        """Wait a little until the other rank has read all, so that closing loses nothing."""
+        deadline = time.monotonic() + _LINGER_SECONDS
+        wanted = wrapped(self._chunk)
+        while time.monotonic() < deadline and not self._watch.board.aborted:
+            seen = self._taken.words[self._taken.index]
+            if is_reached(seen, wanted) or self._stalled("close").left or self._watch.dead():
+                return
+            futex_wait(self._taken.address, seen)
 
     def receive(self, out: Any, name: str) -> Tuple[Any, str]:
         """Read the next array.
@@ -97,8 +110,3 @@ class Mailbox:
 
     def _take(self) -> None:
         self._taken.post(wrapped(self._chunk))
-
-
-def open_mailbox(pid: int, fd: int) -> Optional[Segment]:
-    """The segment another rank has made for its messages to this one."""
-    return Segment.open(pid, fd, MAILBOX_BYTES)

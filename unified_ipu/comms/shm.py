@@ -163,9 +163,11 @@ class ShmCommunicator:
 
     def close(self) -> None:
         """Leave; ranks that still wait for this one raise ``PeerLostError``."""
-        self._group.close()
         for mailbox in self._outgoing.values():
+            mailbox.linger()
             mailbox.segment.close_fd()
+        self._outgoing.clear()
+        self._group.close()
         if self._is_world:
             self._watch.board.leave()
             self._watch.close()

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set
 
 from unified_ipu.comms.board import KIND_LOST, KIND_TIMEOUT, Board
-from unified_ipu.comms.dump import process_state, read_stack
+from unified_ipu.comms.dump import has_ended, process_state, read_stack
 from unified_ipu.comms.futex import WAIT_SLICE_SECONDS, futex_wait, futex_wake, open_pidfd
 from unified_ipu.comms.signature import name_ranks
 
@@ -92,18 +92,23 @@ class Watch:
         self._phases: List[str] = []
         self._kept: List[ContextManager[object]] = []
         self._ranks: Dict[int, int] = {}
+        self._unwatched: Dict[int, int] = {}
         self._poll = select.poll()
 
     def follow(self, pids: Sequence[int]) -> None:
         """Notice from now on when one of the other processes ends."""
         for rank, pid in enumerate(pids):
             if pid and pid != os.getpid():
-                pidfd = open_pidfd(pid)
-                if pidfd < 0:
-                    self._lose(rank, f"its process {pid} has ended")
-                else:
-                    self._ranks[pidfd] = rank
-                    self._poll.register(pidfd, select.POLLIN)
+                self._follow(rank, pid)
+
+    def _follow(self, rank: int, pid: int) -> None:
+        pidfd = open_pidfd(pid)
+        if pidfd >= 0:
+            self._ranks[pidfd] = rank
+            self._poll.register(pidfd, select.POLLIN)
+        else:
+            # Gone already, or a kernel before 5.3, or a container that forbids the call.
+            self._unwatched[rank] = pid
 
     def wake_on_abort(self, addresses: Sequence[int]) -> None:
         """Words on which others may sleep while this rank gives up."""
@@ -176,7 +181,9 @@ class Watch:
 
     def dead(self) -> Set[int]:
         """World ranks whose process has ended."""
-        return {self._ranks[fd] for fd, _ in self._poll.poll(0)}
+        ended = {self._ranks[fd] for fd, _ in self._poll.poll(0)}
+        ended.update(rank for rank, pid in self._unwatched.items() if has_ended(pid))
+        return ended
 
     def check_peers(self, dead: Set[int], stall: Stall) -> None:
         """Give up if a rank is waited for that cannot come any more.
@@ -188,7 +195,7 @@ class Watch:
             if not self.board.has_left(rank):
                 self._lose(rank, f"its process {self.board.pid(rank)} has ended", stall)
         for rank in stall.missing:
-            if rank in stall.left or rank in dead:
+            if rank in stall.left or rank in dead or self.board.has_left(rank):
                 self._lose(rank, "it has left (closed its communicator)", stall)
         self.check()
 

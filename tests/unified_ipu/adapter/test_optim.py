@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from unified_ipu.adapter import optim
@@ -15,7 +17,7 @@ from unified_ipu.errors import ConfigError
         (lambda: optim.SGD(lr=0.1, momentum=-1.0), r"momentum=-1.0"),
         (lambda: optim.SGD(lr=0.1, nesterov=True), "momentum > 0"),
         (lambda: optim.Adam(betas=(0.9, 1.0)), r"betas=\(0.9, 1.0\)"),
-        (lambda: optim.Adam(**{"betas": 0.9}), r"betas=0.9"),
+        (lambda: optim.Adam(betas=cast("Any", 0.9)), r"betas=0.9"),
         (lambda: optim.AdamW(weight_decay=-0.1), r"AdamW\(weight_decay=-0.1\)"),
     ],
 )

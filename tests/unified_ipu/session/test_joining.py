@@ -41,7 +41,7 @@ def test_what_our_launcher_handed_over_wins_over_the_file(tmp_path):
 
 
 def test_a_plan_for_two_replicas_started_alone_shows_the_command():
-    with pytest.raises(PlanError, match="unified-ipu run --set mesh.data=2 train.py"):
+    with pytest.raises(PlanError, match=r"unified-ipu run --set mesh\.data=2 train\.py"):
         join_plan(Plan(), world=World(), argv=["train.py", "--set", "mesh.data=2"])
 
 

@@ -35,7 +35,7 @@ def main() -> None:
         with session.scope():
             model = Net(dropout=arguments.dropout)
         train = session.loader(ui.data.tensorflow("pipeline:train", size=4000))
-        test = session.loader(ui.data.arrays(test_images, test_labels), train=False)
+        test = session.loader(ui.data.arrays(test_images, test_labels), train=False, name="test")
 
         num_updates = arguments.epochs * train.num_updates
         program = session.compile(

@@ -176,8 +176,8 @@ def _close_all(owned: List[Closable]) -> None:
 
 def _explain_end(name: str, process: Optional[WorkerProcess]) -> str:
     status = None if process is None else process.describe_end()
-    how = "" if status is None else f" ({status})"
-    return f"{name}: the data process ended unexpectedly{how}; what it wrote before stands above"
+    how = "it was started by another rank of this host" if status is None else status
+    return f"{name}: the data process ended unexpectedly: {how}"
 
 
 def _host() -> str:

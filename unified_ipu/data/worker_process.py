@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Any, List, Mapping, Optional
 
+from unified_ipu.data.worker_output import WorkerOutput
 from unified_ipu.world import current_environment
 
 _END_SECONDS = 5.0
@@ -32,6 +33,7 @@ class WorkerProcess:
 
     def __init__(self, address: str, config: Mapping[str, Any], *, python: str = "") -> None:
         environment = dict(current_environment())
+        is_quiet = "TF_CPP_MIN_LOG_LEVEL" not in environment
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -45,12 +47,16 @@ class WorkerProcess:
                     str(listener.fileno()),
                 ],
                 stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 env=environment,
                 pass_fds=[listener.fileno()],
             )
         finally:
             listener.close()
         self._is_shared = len(config["replicas"]) > 1
+        self._output: Optional[WorkerOutput] = None
+        if self._process.stderr is not None:
+            self._output = WorkerOutput(self._process.stderr, is_quiet=is_quiet)
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):  # it ended at once; connecting to it tells
                 self._process.stdin.write(json.dumps(config).encode() + b"\n")
@@ -62,9 +68,9 @@ class WorkerProcess:
             status = self._process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
             return None
-        if status < 0:
-            return f"killed by {signal.Signals(-status).name}"
-        return f"exit status {status}"
+        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        lines = "" if self._output is None else self._output.last_lines()
+        return f"{how}; its last lines:\n{lines}" if lines else how
 
     def close(self) -> None:
         """Let go of it and collect it; it ends by itself once no rank is connected."""
@@ -79,3 +85,5 @@ class WorkerProcess:
             else:
                 self._process.kill()
                 self._process.wait()
+        if self._output is not None:
+            self._output.close()

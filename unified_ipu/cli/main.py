@@ -21,13 +21,29 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         Exit status: the command's own; 2 for a wrong plan or argument, 1 for other errors of ours.
     """
-    args = build_parser().parse_args(argv)
+    args = parse(sys.argv[1:] if argv is None else argv)
     command: Callable[[argparse.Namespace], int] = args.run
     try:
         return command(args)
     except UnifiedIpuError as error:
         print(f"unified-ipu: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Understand the command line; what belongs to a script is not looked at.
+
+    Args:
+        words: Without the program's name.
+    """
+    parser = build_parser()
+    if list(words[:1]) != ["run"]:
+        return parser.parse_args(words)
+    # argparse drops a first "--" and takes some of the script's options for ours.
+    ours, script_args = run.split_words(words[1:])
+    args = parser.parse_args(["run", *ours])
+    args.script_args = script_args
+    return args
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, List, Sequence, Tuple
+
+VALUED = ("--plan", "--set")  # options of ours that take the next word
 
 
 def add_parser(subparsers: Any) -> None:
@@ -14,6 +16,7 @@ def add_parser(subparsers: Any) -> None:
     """
     parser = subparsers.add_parser(
         "run",
+        allow_abbrev=False,
         help="run a script, one process a rank",
         description="Run a script, one process a rank. The plan is plan.toml beside the script, "
         "under --plan, under --set. Everything after the script belongs to the script.",
@@ -30,6 +33,27 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("script", help="path of a Python file")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="its own arguments")
     parser.set_defaults(run=run)
+
+
+def split_words(words: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """Split behind the script: the first word that is no option of ours, nor its value.
+
+    Args:
+        words: Everything after ``run``.
+
+    Returns:
+        Ours, the script's path included; and the script's own.
+    """
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            end = index + 2
+            return [*words[:index], *words[index + 1 : end]], list(words[end:])
+        if not word.startswith("-"):
+            return list(words[: index + 1]), list(words[index + 1 :])
+        index += 2 if word in VALUED else 1
+    return list(words), []
 
 
 def run(args: argparse.Namespace) -> int:

@@ -90,18 +90,18 @@ def test_an_exception_comes_with_rank_and_traceback_and_the_hung_peer_is_replace
 ):
     monkeypatch.setattr("unified_ipu.testing.pool.PEERS_SECONDS", 0.2)
     before = pool.run(place_in_world)
-    with pytest.raises(LaunchError, match="(?s)rank 1 of 2.*failing_on_rank_1.*bad sample 7"):
+    with pytest.raises(LaunchError, match=r"(?s)rank 1 of 2.*failing_on_rank_1.*bad sample 7"):
         pool.run(failing_on_rank_1)
     assert {pid for *_, pid in before}.isdisjoint(pid for *_, pid in pool.run(place_in_world))
 
 
 def test_a_dead_rank_is_named_with_its_last_words(pool):
-    with pytest.raises(LaunchError, match="(?s)rank 0 of 2.*status 3.*last words"):
+    with pytest.raises(LaunchError, match=r"(?s)rank 0 of 2.*status 3.*last words"):
         pool.run(dying)
 
 
 def test_a_hung_rank_is_named_with_its_stack(pool):
-    with pytest.raises(LaunchError, match="(?s)rank 0 of 2.*no answer.*in hanging"):
+    with pytest.raises(LaunchError, match=r"(?s)rank 0 of 2.*no answer.*in hanging"):
         pool.run(hanging, timeout=0.5)
 
 

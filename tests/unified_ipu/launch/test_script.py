@@ -1,0 +1,245 @@
+"""A script on all ranks: arguments, environment, output and exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from unified_ipu.errors import ConfigError
+from unified_ipu.launch import launch_script
+
+pytestmark = pytest.mark.timeout(60)
+
+SHOW = """
+import json, os, sys
+names = [n for n in os.environ if n.startswith(("UNIFIED_IPU", "OMP", "MKL", "OPENBLAS"))]
+print(json.dumps({
+    "argv": sys.argv, "path": sys.path[0], "name": __name__, "file": __file__,
+    "environ": {n: os.environ[n] for n in names},
+}))
+"""
+
+
+def shown(out):
+    """What each rank has shown, by rank."""
+    lines = [line.rpartition("] {")[2] for line in out.splitlines()]
+    found = [json.loads(line if line.startswith("{") else "{" + line) for line in lines]
+    return sorted(found, key=lambda one: one["environ"]["UNIFIED_IPU_RANK"])
+
+
+def test_everything_after_the_script_belongs_to_the_script(runs):
+    words = ["--set", "x", "--plan", "--", "-h", "--version", "", "a b", "--", "run"]
+    status, out, _ = runs.run(runs.script(SHOW), *words, ranks=2)
+    assert status == 0
+    assert [one["argv"][1:] for one in shown(out)] == [words, words]
+
+
+def test_a_script_runs_as_under_python(runs):
+    (runs.folder / "sub").mkdir()
+    (runs.folder / "sub" / "sibling.py").write_text("value = 5\n")
+    # The working directory is not on the path of a script, so this shadows nothing.
+    (runs.folder / "json.py").write_text("raise RuntimeError('shadowed')\n")
+    runs.script("import sibling\nassert sibling.value == 5\n" + SHOW, "sub/train.py")
+    status, out, err = runs.run("sub/train.py", ranks=1)
+    assert (status, err) == (0, "")
+    one = shown(out)[0]
+    assert one["name"] == "__main__"
+    assert one["argv"] == ["sub/train.py"]
+    assert one["path"] == str(runs.folder / "sub")
+
+
+def test_ranks_know_their_place_and_share_a_job(runs):
+    _, out, _ = runs.run(runs.script(SHOW), ranks=3)
+    found = [one["environ"] for one in shown(out)]
+    assert [one["UNIFIED_IPU_RANK"] for one in found] == ["0", "1", "2"]
+    assert [one["UNIFIED_IPU_LOCAL_RANK"] for one in found] == ["0", "1", "2"]
+    assert {one["UNIFIED_IPU_WORLD_SIZE"] for one in found} == {"3"}
+    assert {one["UNIFIED_IPU_LOCAL_WORLD_SIZE"] for one in found} == {"3"}
+    jobs = {one["UNIFIED_IPU_JOB"] for one in found}
+    assert len(jobs) == 1
+    _, out, _ = runs.run(runs.script(SHOW), ranks=3)
+    assert jobs.isdisjoint(one["environ"]["UNIFIED_IPU_JOB"] for one in shown(out))
+
+
+def test_threads_are_shared_out_and_that_is_said_once(runs):
+    _, out, err = runs.run(runs.script(SHOW), ranks=4)
+    assert {one["environ"]["OMP_NUM_THREADS"] for one in shown(out)} == {"1"}
+    assert err.count("OMP_NUM_THREADS=1") == 1
+
+
+def test_thread_settings_of_the_user_stay(runs):
+    _, out, err = runs.run(runs.script(SHOW), ranks=2, environ={"OMP_NUM_THREADS": "7"})
+    found = [one["environ"] for one in shown(out)]
+    assert [one["OMP_NUM_THREADS"] for one in found] == ["7", "7"]
+    assert all("MKL_NUM_THREADS" not in one for one in found)
+    assert err == ""
+
+
+def test_plan_beside_the_script_decides_how_many_ranks(runs):
+    (runs.folder / "plan.toml").write_text("[mesh]\ndata = 3\n")
+    _, out, _ = runs.run(runs.script(SHOW))
+    assert len(shown(out)) == 3
+
+
+def test_plan_option_goes_over_the_plan_beside_and_set_over_both(runs):
+    (runs.folder / "plan.toml").write_text("[mesh]\ndata = 3\n")
+    (runs.folder / "other.toml").write_text("[mesh]\ndata = 2\n")
+    script = runs.script(SHOW)
+    _, out, _ = runs.run(script, options=["--plan", "other.toml"])
+    found = shown(out)
+    assert len(found) == 2
+    handover = {"plan": str(runs.folder / "other.toml"), "settings": []}
+    assert json.loads(found[1]["environ"]["UNIFIED_IPU_HANDOVER"]) == handover
+    options = ["--plan", "other.toml", "--set", "mesh.data=1", "--set", "seed=5"]
+    _, out, _ = runs.run(script, options=options)
+    assert len(shown(out)) == 1
+    handover["settings"] = ["mesh.data=1", "seed=5"]
+    assert json.loads(shown(out)[0]["environ"]["UNIFIED_IPU_HANDOVER"]) == handover
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "mesh.daat=2"], "mesh.daat"),
+        (["--set", "mesh.data=none"], "mesh.data"),
+        (["--plan", "absent.toml"], "absent.toml"),
+        (["--set", "comms.compression=topk"], "comms.compression"),
+    ],
+)
+def test_a_wrong_plan_is_one_message_before_anything_starts(runs, options, message):
+    script = runs.script("open('started', 'w')")
+    status, out, err = runs.run(script, options=options)
+    assert (status, out) == (2, "")
+    assert err.startswith("unified-ipu: ")
+    assert message in err
+    assert "Traceback" not in err
+    assert not (runs.folder / "started").exists()
+
+
+def test_an_absent_script_is_one_message(runs):
+    status, _, err = runs.run("absent.py")
+    assert status == 2
+    assert err == "unified-ipu: absent.py: no such script; give the path of a Python file\n"
+    with pytest.raises(ConfigError, match="no such script"):
+        launch_script("absent.py")
+
+
+@pytest.mark.parametrize(
+    ("statement", "status", "said"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit(5)", 5, ""),
+        ("sys.exit('no data')", 1, "no data\n"),
+        ("os._exit(9)", 9, ""),
+        ("raise KeyboardInterrupt", 130, ""),
+        ("os.kill(os.getpid(), 9)", 137, "the script was ended by SIGKILL"),
+    ],
+)
+def test_status_of_a_single_rank_is_that_of_the_script(runs, statement, status, said):
+    found, out, err = runs.run(runs.script(f"import os, sys\n{statement}\n"), ranks=1)
+    assert (found, out) == (status, "")
+    assert said in err if said else err == ""
+
+
+def test_traceback_of_a_single_rank_is_that_of_plain_python(runs):
+    script = runs.script("def f():\n    raise ValueError('bad sample 7')\nf()\n")
+    status, _, err = runs.run(script, ranks=1)
+    plain = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert status == plain.returncode == 1
+    assert err == plain.stderr
+
+
+def test_an_exception_hook_of_the_user_is_called(runs):
+    hook = "import sys\nsys.excepthook = lambda *_: print('hooked')\nraise ValueError('x')\n"
+    status, out, err = runs.run(runs.script(hook), ranks=1)
+    assert (status, out) == (1, "hooked\n")
+    assert "ValueError: x" in err
+
+
+def test_one_rank_has_no_label_and_the_stdin_of_the_launcher(runs):
+    script = runs.script("print(input())\n")
+    process = runs.start(script, ranks=1, stdin=subprocess.PIPE)
+    out, _ = process.communicate("typed\n", timeout=30)
+    assert out == "typed\n"
+
+
+def test_lines_of_other_ranks_carry_their_rank_on_the_same_stream(runs):
+    script = runs.script(
+        "import os, sys\n"
+        "rank = os.environ['UNIFIED_IPU_RANK']\n"
+        "print('out', rank)\n"
+        "print('err', rank, file=sys.stderr)\n"
+        "sys.stdout.write('no end' if rank != '0' else '')\n"
+    )
+    _, out, err = runs.run(script, ranks=3, environ={"OMP_NUM_THREADS": "1"})
+    expected = ["[rank 1] no end", "[rank 1] out 1", "[rank 2] no end", "[rank 2] out 2", "out 0"]
+    assert sorted(out.splitlines()) == expected
+    assert sorted(err.splitlines()) == ["[rank 1] err 1", "[rank 2] err 2", "err 0"]
+
+
+def test_much_output_of_all_ranks_is_complete_and_never_torn(runs):
+    script = runs.script(
+        "import os\n"
+        "rank = int(os.environ['UNIFIED_IPU_RANK'])\n"
+        "for line in range(3000):\n"
+        "    print(rank, line, 'x' * 300)\n"
+    )
+    status, out, _ = runs.run(script, ranks=3)
+    assert status == 0
+    lines = out.splitlines()
+    for rank, label in ((0, ""), (1, "[rank 1] "), (2, "[rank 2] ")):
+        expected = [f"{label}{rank} {line} {'x' * 300}" for line in range(3000)]
+        assert [line for line in lines if line.startswith(f"{label}{rank} ")] == expected
+    assert len(lines) == 9000
+
+
+def test_a_huge_line_and_a_redrawn_bar_pass(runs):
+    script = runs.script(
+        "import os, sys\n"
+        "if os.environ['UNIFIED_IPU_RANK'] == '1':\n"
+        "    print('y' * 3_000_000)\n"
+        "    for step in range(100):\n"
+        "        sys.stderr.write(f'\\rstep {step}')\n"
+        "    sys.stderr.write('\\n')\n"
+    )
+    status, out, err = runs.run(script, ranks=2, environ={"OMP_NUM_THREADS": "1"})
+    assert status == 0
+    assert out.replace("[rank 1] ", "").replace("\n", "") == "y" * 3_000_000
+    assert err == "[rank 1] step 99\n"
+
+
+def test_a_reader_that_goes_away_does_not_block_the_ranks(runs):
+    script = runs.script(
+        "import os\n"
+        "if os.environ['UNIFIED_IPU_RANK'] == '1':\n"
+        "    print('z\\n' * 500_000)\n"
+        "    open('done', 'w')\n"
+    )
+    reading, writing = os.pipe()
+    process = runs.start(script, ranks=2, stdout=writing)
+    os.close(writing)
+    os.close(reading)
+    assert process.wait(timeout=30) == 0
+    assert (runs.folder / "done").exists()
+
+
+def test_a_rank_that_ends_early_and_well_ends_nobody_else(runs):
+    script = runs.script(
+        "import os, time\n"
+        "if os.environ['UNIFIED_IPU_RANK'] == '1':\n"
+        "    time.sleep(0.5)\n"
+        "    print('still here')\n"
+    )
+    assert runs.run(script, ranks=2)[:2] == (0, "[rank 1] still here\n")
+
+
+def test_what_a_rank_has_left_running_ends_with_the_run(runs):
+    script = runs.script("import subprocess\nsubprocess.Popen(['sleep', '99'])\n")
+    status, _, _ = runs.run(script, ranks=2)
+    assert status == 0

@@ -103,7 +103,9 @@ def test_the_state_is_small_whatever_the_size():
     order = Order(10**12)
     assert order._table is None
     assert len(order._keys) == 8
-    assert Order(1024)._table.nbytes <= 8192
+    table = Order(1024)._table
+    assert table is not None
+    assert table.nbytes <= 8192
 
 
 @pytest.mark.parametrize("size", [0, -1, 2**62])

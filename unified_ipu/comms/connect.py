@@ -56,7 +56,7 @@ def connect(
         timeout_seconds=timeout_seconds,
         stall_report_seconds=stall_report_seconds,
     )
-    marker = None
+    marker = -1
     if rank == 0:
         segment = _build_world(size)
         try:
@@ -73,7 +73,7 @@ def connect(
         stall_report_seconds=stall_report_seconds,
     )
     watch.board.publish(os.getpid(), install_dump())
-    if marker is not None:
+    if marker >= 0:
         watch.keep(marker)
     communicator = _communicator(segment, watch, size)
     try:

@@ -2,8 +2,8 @@
 
 Rank 0 listens, the others try until it does. There is no port, no file and no name to leave
 behind; two jobs have two names. Rank 0 waits for all, then hands the control segment over
-(SCM_RIGHTS). A second name, bound from then on, tells a rank that comes too late that its place is
-taken instead of letting it wait.
+(SCM_RIGHTS). A second name, answered from then on, tells a rank that comes too late that its place
+is taken instead of letting it wait.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Meeting:
         digest = blake2b(job.encode(), digest_size=16).hexdigest()
         self._name = f"\0unified_ipu/{os.getuid()}/{digest}"
 
-    def host(self, segment: Segment) -> Tuple[List[int], socket.socket]:
+    def host(self, segment: Segment) -> Tuple[List[int], int]:
         """Wait for the other ranks and hand them the segment.
 
         Returns:
-            Process ids by rank, and a socket to keep open as long as the world lives.
+            Process ids by rank, and a descriptor to keep open as long as the world lives.
 
         Raises:
             CollectiveError: If someone joins who does not belong here; all others are told.
@@ -69,6 +69,8 @@ class Meeting:
             PeerLostError: If a rank ends while it waits.
         """
         with ExitStack() as stack:
+            marker = stack.enter_context(_socket())
+            self._bind(marker, f"{self._name}/taken")
             listener = stack.enter_context(_socket())
             self._bind(listener, self._name)
             listener.listen(self.size)
@@ -76,20 +78,17 @@ class Meeting:
             try:
                 while len(joined) < self.size - 1:
                     self._accept(listener, joined, stack)
-                marker = _socket()
-                self._bind(marker, f"{self._name}/taken")
-                marker.listen(0)
             except CollectiveError as error:
+                refusal = {"error": str(error), "lost": isinstance(error, PeerLostError)}
                 for connection, _ in joined.values():
-                    _tell(
-                        connection, {"error": str(error), "lost": isinstance(error, PeerLostError)}
-                    )
+                    _tell(connection, refusal)
                 raise
+            marker.listen(0)  # from now on, who is late learns it
             pids = [os.getpid()] + [joined[rank][1] for rank in range(1, self.size)]
             answer = {"pids": pids, "nbytes": segment.nbytes}
             for connection, _ in joined.values():
                 _tell(connection, answer, segment.fd)
-            return pids, marker
+            return pids, marker.detach()
 
     def join(self) -> Tuple[List[int], Segment]:
         """Find rank 0 and get the segment from it.
@@ -217,7 +216,6 @@ class Meeting:
         try:
             listener.bind(name)
         except OSError as error:
-            listener.close()
             raise CollectiveError(
                 f"another process is rank 0 of job {self.job!r} already ({error.strerror}); "
                 "give every process a rank of its own and every run a job id of its own"

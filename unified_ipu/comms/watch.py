@@ -14,7 +14,7 @@ import select
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set
 
 from unified_ipu.comms.board import KIND_LOST, KIND_TIMEOUT, Board
 from unified_ipu.comms.dump import has_ended, process_state, read_stack
@@ -90,7 +90,7 @@ class Watch:
         self.waiting_seconds = 0.0
         self._addresses: List[int] = []
         self._phases: List[str] = []
-        self._kept: List[ContextManager[object]] = []
+        self._kept: List[int] = []
         self._ranks: Dict[int, int] = {}
         self._unwatched: Dict[int, int] = {}
         self._poll = select.poll()
@@ -166,14 +166,14 @@ class Watch:
             self._phases.pop()
             self.board.announce(self._phases[-1] if self._phases else None)
 
-    def keep(self, resource: ContextManager[object]) -> None:
-        """Hold something open until ``close``."""
-        self._kept.append(resource)
+    def keep(self, fd: int) -> None:
+        """Close a descriptor at ``close``."""
+        self._kept.append(fd)
 
     def close(self) -> None:
         """Stop following processes."""
         while self._kept:
-            self._kept.pop().__exit__(None, None, None)
+            os.close(self._kept.pop())
         for pidfd in self._ranks:
             os.close(pidfd)
         self._ranks.clear()
@@ -261,7 +261,7 @@ class _Lateness:
         for rank in stall.missing[:_MOST_STACKS]:
             pid = board.pid(rank)
             logger.warning(
-                "waiting %.0f s in %s for %s; process %d, state %s\n%s",
+                "waiting %.3g s in %s for %s; process %d, state %s\n%s",
                 waited,
                 stall.operation,
                 self._describe(rank, stall),

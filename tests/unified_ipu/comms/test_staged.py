@@ -291,5 +291,3 @@ def test_c4_ranks_gather_different_lengths(empty):
 
     expected = [[float(n) for n in range(rows(rank))] for rank in range(3)]
     assert run_ranks(3, gather) == [expected] * 3
-
-

@@ -10,6 +10,7 @@ holds it.
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import contextmanager
 from typing import Any, Iterator, List, Optional, Protocol, Sequence
@@ -270,13 +271,14 @@ def squared_norm(gradients: Sequence[torch.Tensor]) -> float:
     A fast pass in the tensors' own type comes first; where that overflows, float64 decides.
     """
     total = 0.0
-    for gradient in gradients:
-        square = _dot(gradient)
-        if not np.isfinite(square):
-            square = _careful_square(gradient)
-        total += square
+    with np.errstate(over="ignore", invalid="ignore"):
+        for gradient in gradients:
+            square = _dot(gradient)
+            if not math.isfinite(square):
+                square = _careful_square(gradient)
+            total += square
     # Only finite float64 gradients beyond 1e154 get here with an infinite sum.
-    if np.isinf(total) and all(bool(torch.isfinite(g).all()) for g in gradients):
+    if math.isinf(total) and all(bool(torch.isfinite(g).all()) for g in gradients):
         return sys.float_info.max
     return total
 

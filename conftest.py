@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["pytester", "tests.honesty"]
+pytest_plugins = ["pytester", "tests.honesty", "unified_ipu.testing"]

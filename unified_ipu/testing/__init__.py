@@ -1,7 +1,45 @@
-"""What tests of ours and of adapters build on; the only room that imports pytest."""
+"""The conformance kit; a pytest plugin, and the only room that imports pytest.
+
+Load it from the root ``conftest.py``: ``pytest_plugins = ["unified_ipu.testing"]``.
+"""
 
 from __future__ import annotations
 
+from unified_ipu.testing.plugin import (
+    pytest_configure as pytest_configure,
+    requires_capability as requires_capability,
+)
 from unified_ipu.testing.pool import WarmPool as WarmPool, warm_pool as warm_pool
+from unified_ipu.testing.ranks import (
+    PoolRanks as PoolRanks,
+    Rank as Rank,
+    Ranks as Ranks,
+    ThreadRanks as ThreadRanks,
+)
+from unified_ipu.testing.subject import Model as Model, Subject as Subject
+from unified_ipu.testing.suite import AdapterSuite as AdapterSuite
+from unified_ipu.testing.threads import RanksFailedError as RanksFailedError, run_ranks as run_ranks
+from unified_ipu.testing.update_law import (
+    UpdateDecisionSuite as UpdateDecisionSuite,
+    UpdateLawSuite as UpdateLawSuite,
+    UpdateOracleSuite as UpdateOracleSuite,
+)
 
-__all__ = ["WarmPool", "warm_pool"]
+__all__ = [
+    "AdapterSuite",
+    "Model",
+    "PoolRanks",
+    "Rank",
+    "Ranks",
+    "RanksFailedError",
+    "Subject",
+    "ThreadRanks",
+    "UpdateDecisionSuite",
+    "UpdateLawSuite",
+    "UpdateOracleSuite",
+    "WarmPool",
+    "pytest_configure",
+    "requires_capability",
+    "run_ranks",
+    "warm_pool",
+]

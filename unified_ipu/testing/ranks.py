@@ -1,0 +1,116 @@
+"""How suites run the same scenario on several ranks: as threads, or on warm processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol
+
+from unified_ipu.comms import Communicator
+from unified_ipu.plan import Plan
+from unified_ipu.session import Session
+from unified_ipu.testing.pool import WarmPool
+from unified_ipu.testing.subject import Subject
+from unified_ipu.testing.threads import run_ranks
+from unified_ipu.world import World
+
+Scenario = Callable[..., Any]  # (rank: Rank, **kwargs) -> what can be pickled
+
+TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank of a scenario.
+
+    Args:
+        subject: Of the adapter under test.
+        world: Of this rank.
+        communicator: Of ranks that are threads; None lets the session connect.
+    """
+
+    subject: Subject
+    world: World
+    communicator: Optional[Communicator] = None
+
+    def session(self, plan: Optional[Mapping[str, Any]] = None) -> Session:
+        """A session of a plan given as nested tables, in this rank's world."""
+        settings = Plan.from_dict({**(plan or {})}).replace(
+            {"comms.timeout_seconds": TIMEOUT_SECONDS}
+        )
+        return Session(settings, world=self.world, communicator=self.communicator, argv=[])
+
+
+class Ranks(Protocol):
+    """Runs scenarios; an author's fixture returns one of those below, or their own."""
+
+    def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
+        """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
+        ...
+
+
+class ThreadRanks:
+    """Ranks as threads: for adapters without global state; fast, and easy to debug.
+
+    Args:
+        subject: Of the adapter under test.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+
+    def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
+        """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
+        return run_ranks(
+            size,
+            lambda world, communicator: scenario(
+                Rank(self._subject, world, communicator), **kwargs
+            ),
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
+
+
+class PoolRanks:
+    """Ranks on the processes of a warm pool: for every framework.
+
+    Args:
+        subject: Of the adapter under test; travels pickled.
+        pool: Its workers import the framework once.
+    """
+
+    def __init__(self, subject: Subject, pool: WarmPool) -> None:
+        self._subject = subject
+        self._pool = pool
+
+    def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
+        """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
+        return self._pool.run(
+            call_scenario, size, subject=self._subject, scenario=scenario, arguments=kwargs
+        )
+
+
+def call_scenario(
+    world: World, *, subject: Subject, scenario: Scenario, arguments: Dict[str, Any]
+) -> Any:
+    """What a worker of the pool calls."""
+    return scenario(Rank(subject, world), **arguments)
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An error as a value, so that ranks which must fail can report how they did.
+
+    Args:
+        kinds: Names of its class and that class's bases.
+        message: Its text.
+    """
+
+    kinds: List[str]
+    message: str
+
+
+def outcome_of(function: Callable[[], Any]) -> Any:
+    """Return what ``function`` returns, or a ``Raised`` of the exception it ends with."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001  # any error is the result
+        return Raised([kind.__name__ for kind in type(error).__mro__], str(error))

@@ -1,0 +1,592 @@
+"""The update law on an adapter: what one change of the weights is.
+
+One suite for clauses L1.1 to L1.11 and L2.11, with literals worked out by hand and the float64
+oracle; splitting it would part clauses that are one formula.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+import pytest
+
+from unified_ipu.adapter import Capability, optim
+from unified_ipu.testing import samples
+from unified_ipu.testing.oracle import Oracle, cross_entropy, squared_error
+from unified_ipu.testing.ranks import Rank, Ranks
+from unified_ipu.testing.scenarios import (
+    Make,
+    Trained,
+    Training,
+    batch_plan,
+    caught,
+    compiled,
+    halving,
+    make,
+    train,
+)
+from unified_ipu.testing.subject import Model, Subject
+from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error, requires
+
+SPLITS = [(16, 1, 1), (4, 1, 4), (4, 4, 1), (4, 2, 2), (2, 2, 4), (2, 4, 2), (1, 16, 1)]
+OPTIMIZERS = [
+    optim.SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    optim.SGD(lr=0.1, momentum=0.8, dampening=0.3),
+    optim.Adam(lr=0.01, weight_decay=0.02),
+    optim.AdamW(lr=0.01, betas=(0.8, 0.99), weight_decay=0.1),
+]
+
+
+def linear(*weight: float) -> Make:
+    """A model of one output and as many inputs as given weights."""
+    return make("linear", weight=samples.column(*weight))
+
+
+def first_weight(trained: Trained) -> float:
+    """The one weight of ``linear(w)``."""
+    return float(trained.weights["weight"][0, 0])
+
+
+def product_run(data: Any, plan: Any, *, lr: float = 1.0, **rest: Any) -> Training:
+    """Train one weight from 0 on ``w * x``: the gradient of a row is its x."""
+    return Training(
+        linear(0.0),
+        rest.pop("optimizer", optim.SGD(lr=lr)),
+        loss=make("product_loss"),
+        data=None if data is None else (data, samples.ones(len(data))),
+        plan=plan,
+        **rest,
+    )
+
+
+def tokens(slope: float, count: int, width: int = 100) -> Dict[str, Any]:
+    """One row of ``token_objective``: ``count`` counted tokens of value ``slope``."""
+    mask = (np.arange(width) < count).astype(np.float64)[None]
+    return {"x": np.full((1, width), slope), "mask": mask}
+
+
+class UpdateLawSuite(AdapterSuite):
+    """L1 and L2.11, required of every adapter."""
+
+    @pytest.mark.case("O-G7")
+    @pytest.mark.parametrize(
+        ("reduction", "lr", "gradient", "weight"),
+        [("mean", 0.001, 187.0, 0.813), ("sum", 0.0001, 2992.0, 0.7008)],
+    )
+    def test_l1_3_each_way_to_build_a_global_batch_gives_one_update(
+        self, ranks: Ranks, reduction: str, lr: float, gradient: float, weight: float
+    ) -> None:
+        data = (samples.column(*range(1, 17)), np.zeros((16, 1)))
+        for micro, accumulate, replicas in SPLITS:
+            assert micro * accumulate * replicas == 16
+            run = Training(
+                linear(1.0),
+                optim.SGD(lr=lr),
+                loss=make("mean_squared_error"),
+                data=data,
+                plan=batch_plan(16, micro, update={"reduction": reduction}),
+            )
+            for trained in ranks.run(train, replicas, run=run):
+                assert first_weight(trained) == pytest.approx(weight, rel=1e-13)
+                assert trained.records[0].grad_norm == pytest.approx(gradient, rel=1e-13)
+                assert trained.records[0].weight == 16.0
+
+    @pytest.mark.case("O-G1")
+    def test_l1_3_token_losses_are_divided_by_all_tokens(self, ranks: Ranks) -> None:
+        first, second = tokens(2.0, 10), tokens(1.0, 100)
+        both = {key: np.concatenate([first[key], second[key]]) for key in first}
+        ways: List[Sequence[Sequence[Any]]] = [
+            [[[first, second]]],
+            [[[first]], [[second]]],
+            [[both]],
+        ]
+        for steps in ways:
+            run = Training(
+                linear(1.0), optim.SGD(lr=1.0), objective=make("token_objective"), steps=steps
+            )
+            for trained in ranks.run(train, len(steps), run=run):
+                record = trained.records[0]
+                assert record.loss == pytest.approx(120 / 110, rel=1e-13)
+                assert record.grad_norm == pytest.approx(120 / 110, rel=1e-13)
+                assert 1.0 - first_weight(trained) == pytest.approx(120 / 110, rel=1e-13)
+                assert record.weight == 110.0
+                assert record.metrics["x"] == pytest.approx(120 / 110, rel=1e-13)
+
+    @pytest.mark.case("O-G2")
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_l1_3_a_short_last_group_is_divided_by_its_own_weight(
+        self, ranks: Ranks, size: int
+    ) -> None:
+        run = product_run(samples.column(1, 2, 3, 4, 5), batch_plan(2, 1), lr=0.1)
+        for trained in ranks.run(train, size, run=run):
+            norms = [record.grad_norm for record in trained.records]
+            assert norms == pytest.approx([1.5, 3.5, 5.0], rel=1e-13)
+            assert first_weight(trained) == pytest.approx(-1.0, rel=1e-13)
+
+    @pytest.mark.case("O-G3")
+    def test_l1_8_decay_acts_once_an_update(self, ranks: Ranks) -> None:
+        run = Training(
+            linear(1.0),
+            optim.AdamW(lr=0.1, weight_decay=0.5),
+            loss=make("product_loss"),
+            data=(np.zeros((3, 1)), samples.ones(3)),
+            plan=batch_plan(3, 1),
+        )
+        assert first_weight(ranks.run(train, run=run)[0]) == pytest.approx(0.95, rel=1e-13)
+
+    @pytest.mark.case("O-G3")
+    def test_l1_8_step_counters_move_once_an_update(self, ranks: Ranks) -> None:
+        run = product_run(samples.ones(6), batch_plan(3, 1), optimizer=optim.Adam(lr=0.1))
+        assert first_weight(ranks.run(train, run=run)[0]) == pytest.approx(-0.2, abs=1e-6)
+
+    @pytest.mark.case("O-G5")
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_l1_10_what_some_micro_batches_use_is_reduced_and_the_unused_stays(
+        self, ranks: Ranks, size: int
+    ) -> None:
+        def passes(*values: float) -> List[Any]:
+            return [
+                (np.array([[value, branch]]), samples.ones(1)) for branch in (0, 1) for value in values
+            ]
+
+        run = Training(
+            make("branches", a=1.0, b=1.0, c=1.0, frozen=1.0),
+            optim.SGD(lr=1.0, momentum=0.9, weight_decay=0.5),
+            loss=make("product_loss"),
+            steps=[[passes(1.0, 2.0)]] if size == 1 else [[passes(1.0)], [passes(2.0)]],
+            options={"trainable": ["a", "b", "c"]},
+        )
+        for trained in ranks.run(train, size, run=run):
+            # g = (1 + 2) / 4 = 0.75, and decay adds 0.5 to what has a gradient.
+            assert trained.weights["a"] == pytest.approx([-0.25], rel=1e-13)
+            assert trained.weights["b"] == pytest.approx([-0.25], rel=1e-13)
+            assert trained.weights["c"].tolist() == [1.0]
+            assert trained.weights["frozen"].tolist() == [1.0]
+
+    @pytest.mark.parametrize("users", [(0,), (1,)])
+    def test_l1_10_what_one_rank_uses_is_used_on_all(
+        self, ranks: Ranks, users: Sequence[int]
+    ) -> None:
+        steps = []
+        for rank in range(2):
+            branch = 0.0 if rank in users else 1.0
+            steps.append([[(np.array([[2.0, branch]]), samples.ones(1))]])
+        run = Training(
+            make("branches", a=0.0, b=0.0, c=0.0, frozen=0.0),
+            optim.SGD(lr=1.0),
+            loss=make("product_loss"),
+            steps=steps,
+            options={"trainable": ["a", "b", "c"]},
+        )
+        for trained in ranks.run(train, 2, run=run):
+            found = [float(trained.weights[name][0]) for name in ("a", "b", "c", "frozen")]
+            assert found == [-1.0, -1.0, 0.0, 0.0]
+
+    @pytest.mark.case("O-G6")
+    @pytest.mark.parametrize("reduction", ["mean", "sum"])
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_l1_8_clipping_comes_once_after_the_reduction(
+        self, ranks: Ranks, size: int, reduction: str
+    ) -> None:
+        update = {"reduction": reduction, "clip_norm": 1.0}
+        run = Training(
+            linear(0.0, 0.0),
+            optim.SGD(lr=1.0),
+            loss=make("product_loss"),
+            data=(np.array([[2.0, 0.0], [0.0, 2.0]]), samples.ones(2)),
+            plan=batch_plan(2, 1, update=update),
+        )
+        norm = math.sqrt(2.0) if reduction == "mean" else math.sqrt(8.0)
+        for trained in ranks.run(train, size, run=run):
+            assert -trained.weights["weight"][:, 0] == pytest.approx([math.sqrt(0.5)] * 2)
+            assert trained.records[0].grad_norm == pytest.approx(norm, rel=1e-13)
+
+    @pytest.mark.case("O-G8")
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_l2_11_the_schedule_moves_once_an_update(self, ranks: Ranks, size: int) -> None:
+        run = product_run(samples.ones(16), batch_plan(4, 1), options={"schedule": halving})
+        for trained in ranks.run(train, size, run=run):
+            assert [record.lr for record in trained.records] == [1.0, 0.5, 0.25, 0.125]
+            assert first_weight(trained) == -1.875
+
+    def test_l2_11_the_learning_rate_holds_for_a_call(self, ranks: Ranks) -> None:
+        plan = batch_plan(2, 1, batch={"updates_per_call": 2})
+        run = product_run(samples.ones(10), plan, options={"schedule": halving})
+        for trained in ranks.run(train, 2, run=run):
+            assert trained.calls == [2, 2, 1]
+            assert [record.lr for record in trained.records] == [1.0, 0.25, 0.0625]
+            assert first_weight(trained) == -2.5625
+
+    @pytest.mark.case("O-U1")
+    def test_l1_3_a_rank_without_samples_takes_part(self, ranks: Ranks) -> None:
+        def batch(x: float) -> Any:
+            return (samples.column(x), samples.ones(1))
+
+        run = product_run(None, {}, steps=[[batch(1), batch(2), batch(3)], [batch(5), [], []]])
+        for trained in ranks.run(train, 2, run=run):
+            assert [record.grad_norm for record in trained.records] == [3.0, 2.0, 3.0]
+            assert [record.samples for record in trained.records] == [2, 1, 1]
+            assert first_weight(trained) == -8.0
+
+    @pytest.mark.case("O-U2")
+    def test_l1_3_replicas_with_unequal_batches_form_one_mean(self, ranks: Ranks) -> None:
+        steps = [[(samples.column(2, 2, 2), samples.ones(3))], [(samples.column(10), samples.ones(1))]]
+        for trained in ranks.run(train, 2, run=product_run(None, {}, steps=steps)):
+            assert trained.records[0].grad_norm == 4.0
+            assert first_weight(trained) == -4.0
+
+    def test_l1_2_a_sample_weight_scales_the_loss_and_not_its_count(self, ranks: Ranks) -> None:
+        rows = (samples.column(1, 2, 3), samples.ones(3), np.array([1.0, 0.5, 2.0]))
+        run = Training(
+            linear(0.0),
+            optim.SGD(lr=1.0),
+            loss=make("product_loss", reduction="none"),
+            steps=[[rows]],
+            options={"loss_reduction": "none"},
+        )
+        trained = ranks.run(train, run=run)[0]
+        assert first_weight(trained) == pytest.approx(-8.0 / 3.0, rel=1e-13)
+        assert trained.records[0].weight == 3.0
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    def test_l1_2_the_reduction_of_a_loss_does_not_show(
+        self, ranks: Ranks, reduction: str
+    ) -> None:
+        run = Training(
+            linear(0.0),
+            optim.SGD(lr=1.0),
+            loss=make("product_loss", reduction=reduction),
+            data=(samples.column(1, 2, 6), samples.ones(3)),
+            plan=batch_plan(3, 2),
+            options={"loss_reduction": reduction},
+        )
+        assert first_weight(ranks.run(train, run=run)[0]) == pytest.approx(-3.0, rel=1e-13)
+
+    def test_native_tensors_train_like_arrays(self, ranks: Ranks) -> None:
+        batch = (samples.column(1, 2, 6), samples.ones(3))
+        run = product_run(None, {}, steps=[[batch]], as_tensors=True)
+        assert first_weight(ranks.run(train, run=run)[0]) == -3.0
+
+
+class UpdateDecisionSuite(AdapterSuite):
+    """L1.5 to L1.7 and L1.11: what does not count, does not happen, or ends all ranks."""
+
+    def test_l1_6_nothing_happens_when_nothing_counts(self, ranks: Ranks) -> None:
+        targets = np.array([0, 1, samples.IGNORED, samples.IGNORED, 1, 1])
+        run = Training(
+            make("linear", weight=np.zeros((3, 2))),
+            optim.AdamW(lr=0.5, weight_decay=0.5),
+            loss=make("cross_entropy", ignore_index=samples.IGNORED),
+            data=(samples.ones(6, 3), targets),
+            plan=batch_plan(2, 1),
+            options={"schedule": halving},
+        )
+        for size in (1, 2):
+            for trained in ranks.run(train, size, run=run):
+                assert [record.skipped for record in trained.records] == [0, 1, 0]
+                assert [record.weight for record in trained.records] == [2.0, 0.0, 2.0]
+                assert [record.lr for record in trained.records] == [0.5, 0.25, 0.25]
+                assert relative_error(trained.trace[0], trained.trace[1]) == 0.0
+                assert relative_error(trained.trace[1], trained.trace[2]) > 1e-3
+                assert trained.happened == 2
+                assert trained.counts["updates_without_weight"] == 1
+
+    def test_l1_5_a_rank_whose_targets_are_all_ignored_does_not_count(self, ranks: Ranks) -> None:
+        x = np.array([[1.0], [5.0]])
+        run = Training(
+            make("linear", weight=np.zeros((1, 2))),
+            optim.SGD(lr=1.0),
+            loss=make("cross_entropy", ignore_index=samples.IGNORED),
+            data=(x, np.array([0, samples.IGNORED])),
+            plan=batch_plan(2, 1),
+        )
+        for trained in ranks.run(train, 2, run=run):
+            assert trained.weights["weight"] == pytest.approx(np.array([[0.5, -0.5]]), rel=1e-13)
+            assert trained.records[0].weight == 1.0
+            assert trained.records[0].loss == pytest.approx(math.log(2.0), rel=1e-13)
+
+    def test_l1_6_an_update_that_no_rank_has_samples_for_does_not_happen(
+        self, ranks: Ranks
+    ) -> None:
+        run = product_run(None, {}, steps=[[[]], [[]]])
+        for trained in ranks.run(train, 2, run=run):
+            assert (trained.happened, trained.records[0].skipped) == (0, 1)
+            assert math.isnan(trained.records[0].loss)
+            assert first_weight(trained) == 0.0
+
+    @pytest.mark.parametrize("bad", [math.inf, math.nan])
+    def test_l1_7_a_gradient_that_is_not_finite_ends_all_ranks_alike(
+        self, ranks: Ranks, subject: Subject, bad: float
+    ) -> None:
+        def batch(x: float) -> Any:
+            return (samples.column(x), samples.ones(1))
+
+        steps = [[batch(1), batch(1)], [batch(1), batch(bad)], [batch(1), batch(1)]]
+        results = ranks.run(train_then_fail, 3, run=product_run(None, {}, steps=steps))
+        name = subject.linear(samples.column(0.0)).names["weight"]
+        for kinds, message, weight in results:
+            assert "NumericsError" in kinds
+            assert "update 1" in message
+            assert repr(name) in message
+            assert "rank(s) 1;" in message
+            assert weight == -1.0, "the weights of the update before must stay"
+
+    def test_l1_7_alone_it_is_the_same_error(self, ranks: Ranks) -> None:
+        run = product_run(samples.column(1, math.inf), batch_plan(1, 1))
+        (message,) = all_raise(ranks, caught, 1, "NumericsError", run=run)
+        assert "update 1" in message
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_l1_11_a_penalty_weighs_the_same_however_the_update_is_split(
+        self, ranks: Ranks, size: int
+    ) -> None:
+        first, second = tokens(2.0, 10), tokens(1.0, 100)
+        ways: Dict[int, List[Any]] = {
+            1: [[[[first, second]]], [[[second, first]]]],
+            2: [[[[first]], [[second]]], [[[first, second]], [[]]]],
+        }
+        for steps in ways[size]:
+            run = Training(
+                linear(1.0),
+                optim.SGD(lr=1.0),
+                objective=make("token_objective", penalty=0.25),
+                steps=steps,
+            )
+            for trained in ranks.run(train, size, run=run):
+                # The gradient of the data, and 2 * 0.25 * w.
+                assert 1.0 - first_weight(trained) == pytest.approx(120 / 110 + 0.5, rel=1e-13)
+                assert trained.records[0].loss == pytest.approx(120 / 110 + 0.25, rel=1e-13)
+
+    @requires(Capability.SHARED_PARAMETERS)
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_l1_9_a_tied_parameter_counts_once_in_the_norm(self, ranks: Ranks, size: int) -> None:
+        run = Training(
+            make("tied", weight=3.0),
+            optim.SGD(lr=1.0),
+            loss=make("product_loss"),
+            data=(samples.ones(2), samples.ones(2)),
+            plan=batch_plan(2, 1, update={"clip_norm": 1.0}),
+        )
+        for trained in ranks.run(train, size, run=run):
+            assert trained.records[0].grad_norm == pytest.approx(6.0, rel=1e-13)
+            assert trained.weights["weight"] == pytest.approx([2.0], rel=1e-13)
+            assert trained.weights["twin"].tolist() == trained.weights["weight"].tolist()
+
+
+class UpdateOracleSuite(AdapterSuite):
+    """L5.2 and L5.3: training in any world comes to what the float64 oracle does."""
+
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda value: repr(value)[:40])
+    def test_l5_3_fifty_updates_equal_the_oracle_in_every_world(
+        self, ranks: Ranks, optimizer: Any
+    ) -> None:
+        oracle = mlp_oracle(optimizer)
+        for size, micro in ((1, 7), (2, 3), (3, 4)):
+            run = mlp_run(optimizer, micro)
+            results = ranks.run(train, size, run=run)
+            for trained in results:
+                assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
+                losses = [record.loss for record in trained.records]
+                assert losses == pytest.approx(oracle.losses, rel=1e-11)
+            assert_same_bits([trained.weights for trained in results])
+
+    def test_l5_3_clipping_warm_up_and_scaling_equal_the_oracle(self, ranks: Ranks) -> None:
+        update = {
+            "clip_norm": 0.2,
+            "warmup_updates": 4,
+            "lr_scaling": "linear",
+            "base_global_batch_size": 4,
+        }
+        optimizer = OPTIMIZERS[0]
+        oracle = mlp_oracle(
+            optimizer, clip_norm=0.2, factor=lambda u: 2.0 * min(1.0, (u + 1) / 4) * halving(u // 20)
+        )
+        options = {"schedule": halving_every_20}
+        for size, micro in ((1, 8), (3, 2)):
+            run = mlp_run(optimizer, micro, update=update, options=options)
+            for trained in ranks.run(train, size, run=run):
+                assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
+                norms = [record.grad_norm for record in trained.records]
+                assert norms == pytest.approx(oracle.norms, rel=1e-11)
+
+    def test_l1_2_class_weights_and_ignored_targets_are_the_denominator(
+        self, ranks: Ranks
+    ) -> None:
+        x, classes = samples.classification(33)
+        weights, biases = samples.mlp_values((3, 4, 3))
+        optimizer = optim.SGD(lr=0.2, momentum=0.5)
+        oracle = Oracle(
+            samples.canonical_mlp((3, 4, 3)),
+            cross_entropy(samples.CLASS_WEIGHTS, samples.IGNORED),
+            optimizer,
+        )
+        for start in range(0, 33, 8):
+            oracle.update(x[start : start + 8], classes[start : start + 8])
+        loss = make(
+            "cross_entropy",
+            class_weights=list(samples.CLASS_WEIGHTS),
+            ignore_index=samples.IGNORED,
+        )
+        for size, micro in ((1, 8), (1, 3), (2, 3), (3, 1)):
+            run = Training(
+                make("mlp", weights=weights, biases=biases),
+                optimizer,
+                loss=loss,
+                data=(x, classes),
+                plan=batch_plan(8, micro),
+            )
+            for trained in ranks.run(train, size, run=run):
+                assert [record.weight for record in trained.records] == oracle.weights
+                assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
+
+    def test_l1_3_a_summed_gradient_is_not_divided(self, ranks: Ranks) -> None:
+        optimizer = optim.SGD(lr=0.003)
+        oracle = mlp_oracle(optimizer, reduction="sum")
+        run = mlp_run(optimizer, 3, update={"reduction": "sum"})
+        for trained in ranks.run(train, 2, run=run):
+            assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
+
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda value: repr(value)[:40])
+    def test_l5_2_float32_is_equal_to_rounding(self, ranks: Ranks, optimizer: Any) -> None:
+        before = samples.canonical_mlp()
+        one, fifty = mlp_oracle(optimizer, updates=1), mlp_oracle(optimizer)
+        for size in (1, 2):
+            run = mlp_run(optimizer, 3, dtype="float32")
+            for trained in ranks.run(train, size, run=run):
+                assert relative_error(trained.weights, fifty.parameters) < self.tolerance_float32
+                for name, start in before.items():
+                    start32 = start.astype(np.float32).astype(np.float64)
+                    change = {name: trained.trace[0][name] - start32}
+                    expected = {name: one.parameters[name] - start}
+                    assert relative_error(change, expected) < self.tolerance_float32_update
+
+    @requires(Capability.NATIVE_OPTIMIZERS)
+    @pytest.mark.parametrize("optimizer", [optim.SGD(lr=0.1, momentum=0.9), optim.AdamW(lr=0.01)])
+    def test_native_optimizers_and_their_groups_train_as_the_oracle(
+        self, ranks: Ranks, optimizer: Any
+    ) -> None:
+        oracles = [mlp_oracle(optimizer), mlp_oracle(optimizer)]
+        assert relative_error(oracles[0].parameters, oracles[1].parameters) == 0.0
+        run = mlp_run(None, 3)
+        for trained in ranks.run(train_with_native_optimizer, 2, run=run, settings=optimizer):
+            assert relative_error(trained.weights, oracles[0].parameters) < self.tolerance_float64
+
+    @requires(Capability.NATIVE_OPTIMIZERS)
+    def test_each_parameter_group_keeps_its_rate(self, ranks: Ranks) -> None:
+        run = Training(
+            make("linear", weight=samples.column(0.0), bias=np.zeros(1)),
+            None,
+            loss=make("product_loss"),
+            data=(samples.column(2, 2), samples.ones(2)),
+            plan=batch_plan(2, 1),
+            options={"schedule": quarter},
+        )
+        settings, rates = optim.SGD(lr=1.0), {"weight": 1.0, "bias": 0.5}
+        for trained in ranks.run(
+            train_with_native_optimizer, 2, run=run, settings=settings, rates=rates
+        ):
+            assert trained.weights["weight"].tolist() == [[-0.5]]
+            assert trained.weights["bias"].tolist() == [-0.125]
+
+    @requires(Capability.NATIVE_OPTIMIZERS, Capability.NATIVE_SCHEDULES)
+    @pytest.mark.parametrize(
+        ("per_call", "rates"), [(1, [1.0, 0.5, 0.25, 0.125, 0.0625]), (2, [1.0, 0.25, 0.0625])]
+    )
+    @pytest.mark.case("O-G8")
+    def test_l2_11_a_native_schedule_steps_once_an_update(
+        self, ranks: Ranks, per_call: int, rates: List[float]
+    ) -> None:
+        plan = batch_plan(4, 1, batch={"updates_per_call": per_call})
+        run = product_run(samples.ones(20), plan, optimizer=None)
+        for trained in ranks.run(
+            train_with_native_optimizer, 2, run=run, settings=optim.SGD(lr=1.0), factor=0.5
+        ):
+            assert [record.lr for record in trained.records] == rates
+
+
+def halving_every_20(update: int) -> float:
+    """A schedule of steps."""
+    return halving(update // 20)
+
+
+def quarter(update: int) -> float:
+    """A constant factor."""
+    del update
+    return 0.25
+
+
+def mlp_run(
+    optimizer: Any,
+    micro_batch_size: int,
+    *,
+    dtype: str = "float64",
+    update: Optional[Dict[str, Any]] = None,
+    options: Optional[Dict[str, Any]] = None,
+) -> Training:
+    """50 updates of the small MLP: 5 epochs of 80 samples in their order, 8 an update."""
+    weights, biases = samples.mlp_values()
+    x, y = samples.regression(80)
+    return Training(
+        make("mlp", weights=weights, biases=biases, dtype=dtype),
+        optimizer,
+        loss=make("mean_squared_error"),
+        data=(x.astype(dtype), y.astype(dtype)),
+        epochs=5,
+        plan=batch_plan(8, micro_batch_size, update=update or {}),
+        options=options or {},
+    )
+
+
+def mlp_oracle(optimizer: Any, *, updates: int = 50, **settings: Any) -> Oracle:
+    """The oracle after the updates of ``mlp_run``."""
+    oracle = Oracle(samples.canonical_mlp(), squared_error, optimizer, **settings)
+    x, y = samples.regression(80)
+    for update in range(updates):
+        start = update * 8 % 80
+        oracle.update(x[start : start + 8], y[start : start + 8])
+    return oracle
+
+
+def assert_same_bits(weights: Sequence[Dict[str, Any]]) -> None:
+    """L4.8: every rank ends with the same bits."""
+    for theirs in weights[1:]:
+        for name, value in theirs.items():
+            assert value.tobytes() == weights[0][name].tobytes(), f"{name} differs between ranks"
+
+
+def train_then_fail(rank: Rank, *, run: Training) -> Any:
+    """Take every step; the last one must fail. Kinds, message and weight afterwards."""
+    steps = run.steps or ()
+    with rank.session(run.plan) as session:
+        model: Model = run.model.on(rank.subject)
+        program = compiled(rank, session, model, run)
+        *good, bad = steps[rank.world.rank]
+        for step in good:
+            program.step(step)
+        kinds, message = ["nothing"], ""
+        try:
+            program.step(bad)
+        except ArithmeticError as error:
+            kinds, message = [kind.__name__ for kind in type(error).__mro__], str(error)
+        weight = model.canonical(program.weights())["weight"]
+        return kinds, message, float(weight[0, 0])
+
+
+def train_with_native_optimizer(
+    rank: Rank,
+    *,
+    run: Training,
+    settings: Any,
+    rates: Optional[Dict[str, float]] = None,
+    factor: Optional[float] = None,
+) -> Trained:
+    """Train with the framework's own optimizer, and its own schedule if there is a factor."""
+    model: Model = run.model.on(rank.subject)
+    rates = rates or dict.fromkeys(model.names, settings.lr)
+    optimizer = rank.subject.native_optimizer(model, settings, rates)
+    options = {**run.options, "optimizer": optimizer}
+    if factor is not None:
+        options["schedule"] = rank.subject.native_schedule(optimizer, factor)
+    return train(rank, run=run, model=model, options=options)

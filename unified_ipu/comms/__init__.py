@@ -8,6 +8,7 @@ from unified_ipu.comms.kernels import Buffer as Buffer, Kernels as Kernels
 from unified_ipu.comms.kernels_numpy import NumpyKernels as NumpyKernels
 from unified_ipu.comms.reducer import Reducer as Reducer
 from unified_ipu.comms.reduction import NonFinite as NonFinite, Reduction as Reduction
+from unified_ipu.comms.segment import available_bytes as available_bytes
 
 __all__ = [
     "Buffer",
@@ -17,6 +18,7 @@ __all__ = [
     "NumpyKernels",
     "Reducer",
     "Reduction",
+    "available_bytes",
     "connect",
     "local_group",
 ]

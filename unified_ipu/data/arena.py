@@ -13,6 +13,7 @@ from typing import Optional
 
 import numpy as np
 
+from unified_ipu.comms import available_bytes
 from unified_ipu.errors import DataError
 
 _SEALS = 0x1 | 0x2 | 0x4  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW: fcntl(2)
@@ -59,6 +60,13 @@ class Arena:
 
 
 def _allocate(size: int) -> int:
+    free = available_bytes()
+    if free is not None and size > free:
+        # Asking for it would not fail but get a process killed.
+        raise DataError(
+            f"{size / 2**20:.0f} MiB of shared memory for batches were asked for, "
+            f"{free / 2**20:.0f} MiB are available; lower batch.micro_batch_size"
+        )
     descriptor = os.memfd_create("unified-ipu-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)

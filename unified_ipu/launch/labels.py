@@ -8,6 +8,8 @@ import threading
 from typing import Callable, List
 
 _LONGEST_LINE = 1 << 20  # bytes kept without a line end; memory must stay bounded
+# Source: pipe(7): writes of up to PIPE_BUF bytes are atomic. Rank 0 writes to the same pipe.
+_ATOMIC = select.PIPE_BUF
 
 
 class Sink:
@@ -72,6 +74,12 @@ class Pump(threading.Thread):
     def _emit(self, lines: List[bytes]) -> None:
         # A bar redraws its line after each carriage return: only its last state is worth a line.
         shown = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines)
-        data = b"".join(self._label + line + b"\n" for line in shown)
-        if data:
-            self._write(data)
+        block = b""
+        for line in shown:
+            labelled = self._label + line + b"\n"
+            if block and len(block) + len(labelled) > _ATOMIC:
+                self._write(block)
+                block = b""
+            block += labelled
+        if block:
+            self._write(block)

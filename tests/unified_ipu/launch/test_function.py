@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -26,9 +27,7 @@ TWO = ["mesh.data=2"]
 @pytest.fixture
 def work(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
-    import work
-
-    yield work
+    yield importlib.import_module("work")
     del sys.modules["work"]
 
 

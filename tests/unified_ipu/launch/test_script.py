@@ -194,8 +194,14 @@ def test_much_output_of_all_ranks_is_complete_and_never_torn(runs):
     assert status == 0
     lines = out.splitlines()
     for rank, label in ((0, ""), (1, "[rank 1] "), (2, "[rank 2] ")):
-        expected = [f"{label}{rank} {line} {'x' * 300}" for line in range(3000)]
-        assert [line for line in lines if line.startswith(f"{label}{rank} ")] == expected
+        found = [line for line in lines if line.startswith(f"{label}{rank} ")]
+        wrong = [
+            line[:40]
+            for number, line in enumerate(found)
+            if line != f"{label}{rank} {number} {'x' * 300}"
+        ]
+        assert wrong[:3] == []
+        assert len(found) == 3000
     assert len(lines) == 9000
 
 
@@ -210,7 +216,9 @@ def test_a_huge_line_and_a_redrawn_bar_pass(runs):
     )
     status, out, err = runs.run(script, ranks=2, environ={"OMP_NUM_THREADS": "1"})
     assert status == 0
-    assert out.replace("[rank 1] ", "").replace("\n", "") == "y" * 3_000_000
+    pieces = out.splitlines()  # memory is bounded, so lines of more than 1 MiB are cut
+    assert {piece[:9] for piece in pieces} == {"[rank 1] "}
+    assert sum(len(piece) - 9 for piece in pieces) == out.count("y") == 3_000_000
     assert err == "[rank 1] step 99\n"
 
 
@@ -218,7 +226,7 @@ def test_a_reader_that_goes_away_does_not_block_the_ranks(runs):
     script = runs.script(
         "import os\n"
         "if os.environ['UNIFIED_IPU_RANK'] == '1':\n"
-        "    print('z\\n' * 500_000)\n"
+        "    print('z\\n' * 100_000)\n"
         "    open('done', 'w')\n"
     )
     reading, writing = os.pipe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 
 def place(*args):
@@ -17,10 +18,9 @@ def fail(folder, how):
     from unified_ipu.world import current_environment, read_world
 
     rank = read_world(current_environment()).rank
-    with open(f"{folder}/{os.getpid()}", "w", encoding="utf-8"):
-        pass
+    Path(folder, str(os.getpid())).touch()
     if rank == 1:
-        while len(os.listdir(folder)) < 3:
+        while len(list(Path(folder).iterdir())) < 3:
             time.sleep(0.01)
         if how == "raise":
             raise ValueError("bad sample 7")
@@ -36,8 +36,7 @@ def handed_over():
     handover = read_world(current_environment()).handover
     if handover.plan is None:
         return None, handover.settings
-    with open(handover.plan, encoding="utf-8") as file:
-        return file.read(), handover.settings
+    return Path(handover.plan).read_text(encoding="utf-8"), handover.settings
 
 
 def array(size):

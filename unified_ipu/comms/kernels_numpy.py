@@ -78,7 +78,7 @@ class NumpyKernels:
 
     def count_non_finite(self, buffer: Buffer) -> int:
         """Number of elements that are inf or nan."""
-        values = _widened(buffer)
+        values = buffer if buffer.dtype.kind == "c" else _widened(buffer)
         return int(values.size - np.count_nonzero(np.isfinite(values)))
 
 

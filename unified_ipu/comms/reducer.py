@@ -89,13 +89,14 @@ class Reducer:
         flags = self._communicator.enter(signature, int(contributes))
         header = self._sum_headers()
         try:
-            factor = divide(header)
+            asked = divide(header)
         except Exception:
             # It raises on all ranks, which have met and so stay in step.
             self._communicator.finish()
             raise
         reduction = Reduction(header, None)
-        if factor is not None:
+        if asked is not None:
+            factor = float(asked)
             contributors = tuple(rank for rank, flag in enumerate(flags) if flag)
             with np.errstate(all="ignore"):
                 reduction = self._sum_gradients(header, factor, contributors, clip_norm)

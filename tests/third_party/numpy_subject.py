@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
-from unified_ipu_numpy import Differentiable, MeanSquaredError, Mlp, Pass, SoftmaxCrossEntropy
 
 from unified_ipu.adapter import Loss
 from unified_ipu.testing import Model
+from unified_ipu_numpy import Differentiable, MeanSquaredError, Mlp, Pass, SoftmaxCrossEntropy
 
 Backward = Callable[[Any], Dict[str, Any]]
 
@@ -78,7 +78,9 @@ class NumpySubject:
         names = {"weight": "w"} if bias is None else {"weight": "w", "bias": "b"}
         return Model(Linear(weight, bias, dtype), names)
 
-    def mlp(self, weights: Sequence[Any], biases: Sequence[Any], *, dtype: str = "float64") -> Model:
+    def mlp(
+        self, weights: Sequence[Any], biases: Sequence[Any], *, dtype: str = "float64"
+    ) -> Model:
         sizes = [np.shape(weights[0])[0], *(np.shape(weight)[1] for weight in weights)]
         native = Mlp(sizes, dtype=dtype, activation="tanh")
         names = {f"weight.{k}": f"{2 * k}.weight" for k in range(len(weights))}

@@ -22,8 +22,8 @@ from unified_ipu.testing.threads import RanksFailedError as RanksFailedError, ru
 from unified_ipu.testing.update_law import (
     UpdateDecisionSuite as UpdateDecisionSuite,
     UpdateLawSuite as UpdateLawSuite,
-    UpdateOracleSuite as UpdateOracleSuite,
 )
+from unified_ipu.testing.update_oracle import UpdateOracleSuite as UpdateOracleSuite
 
 __all__ = [
     "AdapterSuite",

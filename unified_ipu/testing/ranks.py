@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol
+from typing import Any, Callable, List, Mapping, Optional, Protocol
 
 from unified_ipu.comms import Communicator
 from unified_ipu.plan import Plan
@@ -83,16 +83,11 @@ class PoolRanks:
 
     def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
         """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
+        from unified_ipu.testing.pool_task import call_scenario  # it needs Rank
+
         return self._pool.run(
             call_scenario, size, subject=self._subject, scenario=scenario, arguments=kwargs
         )
-
-
-def call_scenario(
-    world: World, *, subject: Subject, scenario: Scenario, arguments: Dict[str, Any]
-) -> Any:
-    """What a worker of the pool calls."""
-    return scenario(Rank(subject, world), **arguments)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,9 @@ class Subject(Protocol):
         """
         ...
 
-    def mlp(self, weights: Sequence[Any], biases: Sequence[Any], *, dtype: str = "float64") -> Model:
+    def mlp(
+        self, weights: Sequence[Any], biases: Sequence[Any], *, dtype: str = "float64"
+    ) -> Model:
         """Linear layers with tanh between; canonical names ``weight.0``, ``bias.0``, ...."""
         ...
 

@@ -7,14 +7,13 @@ oracle; splitting it would part clauses that are one formula.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 import pytest
 
 from unified_ipu.adapter import Capability, optim
 from unified_ipu.testing import samples
-from unified_ipu.testing.oracle import Oracle, cross_entropy, squared_error
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import (
     Make,
@@ -31,12 +30,6 @@ from unified_ipu.testing.subject import Model, Subject
 from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error, requires
 
 SPLITS = [(16, 1, 1), (4, 1, 4), (4, 4, 1), (4, 2, 2), (2, 2, 4), (2, 4, 2), (1, 16, 1)]
-OPTIMIZERS = [
-    optim.SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
-    optim.SGD(lr=0.1, momentum=0.8, dampening=0.3),
-    optim.Adam(lr=0.01, weight_decay=0.02),
-    optim.AdamW(lr=0.01, betas=(0.8, 0.99), weight_decay=0.1),
-]
 
 
 def linear(*weight: float) -> Make:
@@ -148,7 +141,9 @@ class UpdateLawSuite(AdapterSuite):
     ) -> None:
         def passes(*values: float) -> List[Any]:
             return [
-                (np.array([[value, branch]]), samples.ones(1)) for branch in (0, 1) for value in values
+                (np.array([[value, branch]]), samples.ones(1))
+                for branch in (0, 1)
+                for value in values
             ]
 
         run = Training(
@@ -232,7 +227,10 @@ class UpdateLawSuite(AdapterSuite):
 
     @pytest.mark.case("O-U2")
     def test_l1_3_replicas_with_unequal_batches_form_one_mean(self, ranks: Ranks) -> None:
-        steps = [[(samples.column(2, 2, 2), samples.ones(3))], [(samples.column(10), samples.ones(1))]]
+        steps = [
+            [(samples.column(2, 2, 2), samples.ones(3))],
+            [(samples.column(10), samples.ones(1))],
+        ]
         for trained in ranks.run(train, 2, run=product_run(None, {}, steps=steps)):
             assert trained.records[0].grad_norm == 4.0
             assert first_weight(trained) == -4.0
@@ -251,9 +249,7 @@ class UpdateLawSuite(AdapterSuite):
         assert trained.records[0].weight == 3.0
 
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    def test_l1_2_the_reduction_of_a_loss_does_not_show(
-        self, ranks: Ranks, reduction: str
-    ) -> None:
+    def test_l1_2_the_reduction_of_a_loss_does_not_show(self, ranks: Ranks, reduction: str) -> None:
         run = Training(
             linear(0.0),
             optim.SGD(lr=1.0),
@@ -375,187 +371,6 @@ class UpdateDecisionSuite(AdapterSuite):
             assert trained.weights["twin"].tolist() == trained.weights["weight"].tolist()
 
 
-class UpdateOracleSuite(AdapterSuite):
-    """L5.2 and L5.3: training in any world comes to what the float64 oracle does."""
-
-    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda value: repr(value)[:40])
-    def test_l5_3_fifty_updates_equal_the_oracle_in_every_world(
-        self, ranks: Ranks, optimizer: Any
-    ) -> None:
-        oracle = mlp_oracle(optimizer)
-        for size, micro in ((1, 7), (2, 3), (3, 4)):
-            run = mlp_run(optimizer, micro)
-            results = ranks.run(train, size, run=run)
-            for trained in results:
-                assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
-                losses = [record.loss for record in trained.records]
-                assert losses == pytest.approx(oracle.losses, rel=1e-11)
-            assert_same_bits([trained.weights for trained in results])
-
-    def test_l5_3_clipping_warm_up_and_scaling_equal_the_oracle(self, ranks: Ranks) -> None:
-        update = {
-            "clip_norm": 0.2,
-            "warmup_updates": 4,
-            "lr_scaling": "linear",
-            "base_global_batch_size": 4,
-        }
-        optimizer = OPTIMIZERS[0]
-        oracle = mlp_oracle(
-            optimizer, clip_norm=0.2, factor=lambda u: 2.0 * min(1.0, (u + 1) / 4) * halving(u // 20)
-        )
-        options = {"schedule": halving_every_20}
-        for size, micro in ((1, 8), (3, 2)):
-            run = mlp_run(optimizer, micro, update=update, options=options)
-            for trained in ranks.run(train, size, run=run):
-                assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
-                norms = [record.grad_norm for record in trained.records]
-                assert norms == pytest.approx(oracle.norms, rel=1e-11)
-
-    def test_l1_2_class_weights_and_ignored_targets_are_the_denominator(
-        self, ranks: Ranks
-    ) -> None:
-        x, classes = samples.classification(33)
-        weights, biases = samples.mlp_values((3, 4, 3))
-        optimizer = optim.SGD(lr=0.2, momentum=0.5)
-        oracle = Oracle(
-            samples.canonical_mlp((3, 4, 3)),
-            cross_entropy(samples.CLASS_WEIGHTS, samples.IGNORED),
-            optimizer,
-        )
-        for start in range(0, 33, 8):
-            oracle.update(x[start : start + 8], classes[start : start + 8])
-        loss = make(
-            "cross_entropy",
-            class_weights=list(samples.CLASS_WEIGHTS),
-            ignore_index=samples.IGNORED,
-        )
-        for size, micro in ((1, 8), (1, 3), (2, 3), (3, 1)):
-            run = Training(
-                make("mlp", weights=weights, biases=biases),
-                optimizer,
-                loss=loss,
-                data=(x, classes),
-                plan=batch_plan(8, micro),
-            )
-            for trained in ranks.run(train, size, run=run):
-                assert [record.weight for record in trained.records] == oracle.weights
-                assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
-
-    def test_l1_3_a_summed_gradient_is_not_divided(self, ranks: Ranks) -> None:
-        optimizer = optim.SGD(lr=0.003)
-        oracle = mlp_oracle(optimizer, reduction="sum")
-        run = mlp_run(optimizer, 3, update={"reduction": "sum"})
-        for trained in ranks.run(train, 2, run=run):
-            assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
-
-    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda value: repr(value)[:40])
-    def test_l5_2_float32_is_equal_to_rounding(self, ranks: Ranks, optimizer: Any) -> None:
-        before = samples.canonical_mlp()
-        one, fifty = mlp_oracle(optimizer, updates=1), mlp_oracle(optimizer)
-        for size in (1, 2):
-            run = mlp_run(optimizer, 3, dtype="float32")
-            for trained in ranks.run(train, size, run=run):
-                assert relative_error(trained.weights, fifty.parameters) < self.tolerance_float32
-                for name, start in before.items():
-                    start32 = start.astype(np.float32).astype(np.float64)
-                    change = {name: trained.trace[0][name] - start32}
-                    expected = {name: one.parameters[name] - start}
-                    assert relative_error(change, expected) < self.tolerance_float32_update
-
-    @requires(Capability.NATIVE_OPTIMIZERS)
-    @pytest.mark.parametrize("optimizer", [optim.SGD(lr=0.1, momentum=0.9), optim.AdamW(lr=0.01)])
-    def test_native_optimizers_and_their_groups_train_as_the_oracle(
-        self, ranks: Ranks, optimizer: Any
-    ) -> None:
-        oracles = [mlp_oracle(optimizer), mlp_oracle(optimizer)]
-        assert relative_error(oracles[0].parameters, oracles[1].parameters) == 0.0
-        run = mlp_run(None, 3)
-        for trained in ranks.run(train_with_native_optimizer, 2, run=run, settings=optimizer):
-            assert relative_error(trained.weights, oracles[0].parameters) < self.tolerance_float64
-
-    @requires(Capability.NATIVE_OPTIMIZERS)
-    def test_each_parameter_group_keeps_its_rate(self, ranks: Ranks) -> None:
-        run = Training(
-            make("linear", weight=samples.column(0.0), bias=np.zeros(1)),
-            None,
-            loss=make("product_loss"),
-            data=(samples.column(2, 2), samples.ones(2)),
-            plan=batch_plan(2, 1),
-            options={"schedule": quarter},
-        )
-        settings, rates = optim.SGD(lr=1.0), {"weight": 1.0, "bias": 0.5}
-        for trained in ranks.run(
-            train_with_native_optimizer, 2, run=run, settings=settings, rates=rates
-        ):
-            assert trained.weights["weight"].tolist() == [[-0.5]]
-            assert trained.weights["bias"].tolist() == [-0.125]
-
-    @requires(Capability.NATIVE_OPTIMIZERS, Capability.NATIVE_SCHEDULES)
-    @pytest.mark.parametrize(
-        ("per_call", "rates"), [(1, [1.0, 0.5, 0.25, 0.125, 0.0625]), (2, [1.0, 0.25, 0.0625])]
-    )
-    @pytest.mark.case("O-G8")
-    def test_l2_11_a_native_schedule_steps_once_an_update(
-        self, ranks: Ranks, per_call: int, rates: List[float]
-    ) -> None:
-        plan = batch_plan(4, 1, batch={"updates_per_call": per_call})
-        run = product_run(samples.ones(20), plan, optimizer=None)
-        for trained in ranks.run(
-            train_with_native_optimizer, 2, run=run, settings=optim.SGD(lr=1.0), factor=0.5
-        ):
-            assert [record.lr for record in trained.records] == rates
-
-
-def halving_every_20(update: int) -> float:
-    """A schedule of steps."""
-    return halving(update // 20)
-
-
-def quarter(update: int) -> float:
-    """A constant factor."""
-    del update
-    return 0.25
-
-
-def mlp_run(
-    optimizer: Any,
-    micro_batch_size: int,
-    *,
-    dtype: str = "float64",
-    update: Optional[Dict[str, Any]] = None,
-    options: Optional[Dict[str, Any]] = None,
-) -> Training:
-    """50 updates of the small MLP: 5 epochs of 80 samples in their order, 8 an update."""
-    weights, biases = samples.mlp_values()
-    x, y = samples.regression(80)
-    return Training(
-        make("mlp", weights=weights, biases=biases, dtype=dtype),
-        optimizer,
-        loss=make("mean_squared_error"),
-        data=(x.astype(dtype), y.astype(dtype)),
-        epochs=5,
-        plan=batch_plan(8, micro_batch_size, update=update or {}),
-        options=options or {},
-    )
-
-
-def mlp_oracle(optimizer: Any, *, updates: int = 50, **settings: Any) -> Oracle:
-    """The oracle after the updates of ``mlp_run``."""
-    oracle = Oracle(samples.canonical_mlp(), squared_error, optimizer, **settings)
-    x, y = samples.regression(80)
-    for update in range(updates):
-        start = update * 8 % 80
-        oracle.update(x[start : start + 8], y[start : start + 8])
-    return oracle
-
-
-def assert_same_bits(weights: Sequence[Dict[str, Any]]) -> None:
-    """L4.8: every rank ends with the same bits."""
-    for theirs in weights[1:]:
-        for name, value in theirs.items():
-            assert value.tobytes() == weights[0][name].tobytes(), f"{name} differs between ranks"
-
-
 def train_then_fail(rank: Rank, *, run: Training) -> Any:
     """Take every step; the last one must fail. Kinds, message and weight afterwards."""
     steps = run.steps or ()
@@ -572,21 +387,3 @@ def train_then_fail(rank: Rank, *, run: Training) -> Any:
             kinds, message = [kind.__name__ for kind in type(error).__mro__], str(error)
         weight = model.canonical(program.weights())["weight"]
         return kinds, message, float(weight[0, 0])
-
-
-def train_with_native_optimizer(
-    rank: Rank,
-    *,
-    run: Training,
-    settings: Any,
-    rates: Optional[Dict[str, float]] = None,
-    factor: Optional[float] = None,
-) -> Trained:
-    """Train with the framework's own optimizer, and its own schedule if there is a factor."""
-    model: Model = run.model.on(rank.subject)
-    rates = rates or dict.fromkeys(model.names, settings.lr)
-    optimizer = rank.subject.native_optimizer(model, settings, rates)
-    options = {**run.options, "optimizer": optimizer}
-    if factor is not None:
-        options["schedule"] = rank.subject.native_schedule(optimizer, factor)
-    return train(rank, run=run, model=model, options=options)

@@ -1,0 +1,32 @@
+"""The conformance suites on the torch adapter, whose ranks are warm processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.adapters.unified_ipu_torch.torch_subject import TorchSubject
+from unified_ipu import testing
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Fixtures:
+    @pytest.fixture
+    def subject(self):
+        return TorchSubject()
+
+    @pytest.fixture
+    def ranks(self, subject, warm_pool):
+        return testing.PoolRanks(subject, warm_pool)
+
+
+class TestUpdateLaw(Fixtures, testing.UpdateLawSuite):
+    pass
+
+
+class TestUpdateDecision(Fixtures, testing.UpdateDecisionSuite):
+    pass
+
+
+class TestUpdateOracle(Fixtures, testing.UpdateOracleSuite):
+    pass

@@ -27,6 +27,10 @@ settings.register_profile(
 )
 settings.load_profile("repository")
 
+# Told apart from other runs of the same tests on this machine.
+RUN = f"unified_ipu-{os.getpid()}"
+os.environ["PYTEST_RUN"] = RUN
+
 _starts: List[str] = []
 
 
@@ -40,7 +44,7 @@ sys.addaudithook(_note_start)
 
 def _processes_of(test: str) -> Dict[int, str]:
     """Return the living processes that ``test`` started, by their inherited environment."""
-    mark = b"PYTEST_CURRENT_TEST=" + test.encode()
+    marks = (b"PYTEST_CURRENT_TEST=" + test.encode(), b"PYTEST_RUN=" + RUN.encode() + b"\0")
     found = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
@@ -50,7 +54,8 @@ def _processes_of(test: str) -> Dict[int, str]:
             command = (folder / "cmdline").read_bytes()
         except OSError:  # gone meanwhile, or another user's
             continue
-        if mark in environment and command and POOL_WORKER not in command:
+        is_ours = all(mark in environment for mark in marks)
+        if is_ours and command and POOL_WORKER not in command:
             found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
     return found
 

@@ -11,16 +11,16 @@ from unified_ipu import testing
 
 sys.path[:0] = [str(Path(__file__).parent / "unified_ipu_numpy_sample"), str(Path(__file__).parent)]
 
-from numpy_subject import NumpySubject
+from numpy_subject import NumpySubject  # noqa: E402  # found on the path above
 
 
 class Fixtures:
     @pytest.fixture
-    def subject(self):
+    def subject(self) -> NumpySubject:
         return NumpySubject()
 
     @pytest.fixture
-    def ranks(self, subject):
+    def ranks(self, subject: NumpySubject) -> testing.ThreadRanks:
         return testing.ThreadRanks(subject)
 
 
@@ -33,4 +33,24 @@ class TestUpdateDecision(Fixtures, testing.UpdateDecisionSuite):
 
 
 class TestUpdateOracle(Fixtures, testing.UpdateOracleSuite):
+    pass
+
+
+class TestDataLaw(Fixtures, testing.DataLawSuite):
+    pass
+
+
+class TestRandomNumbers(Fixtures, testing.RandomNumbersSuite):
+    pass
+
+
+class TestWeights(Fixtures, testing.WeightsSuite):
+    pass
+
+
+class TestEvaluation(Fixtures, testing.EvaluationSuite):
+    pass
+
+
+class TestBadInput(Fixtures, testing.BadInputSuite):
     pass

@@ -5,11 +5,15 @@ Load it from the root ``conftest.py``: ``pytest_plugins = ["unified_ipu.testing"
 
 from __future__ import annotations
 
+from unified_ipu.testing.bad_input import BadInputSuite as BadInputSuite
+from unified_ipu.testing.data_law import DataLawSuite as DataLawSuite
+from unified_ipu.testing.evaluation import EvaluationSuite as EvaluationSuite
 from unified_ipu.testing.plugin import (
     pytest_configure as pytest_configure,
     requires_capability as requires_capability,
 )
 from unified_ipu.testing.pool import WarmPool as WarmPool, warm_pool as warm_pool
+from unified_ipu.testing.random_law import RandomNumbersSuite as RandomNumbersSuite
 from unified_ipu.testing.ranks import (
     PoolRanks as PoolRanks,
     Rank as Rank,
@@ -24,11 +28,16 @@ from unified_ipu.testing.update_law import (
     UpdateLawSuite as UpdateLawSuite,
 )
 from unified_ipu.testing.update_oracle import UpdateOracleSuite as UpdateOracleSuite
+from unified_ipu.testing.weights import WeightsSuite as WeightsSuite
 
 __all__ = [
     "AdapterSuite",
+    "BadInputSuite",
+    "DataLawSuite",
+    "EvaluationSuite",
     "Model",
     "PoolRanks",
+    "RandomNumbersSuite",
     "Rank",
     "Ranks",
     "RanksFailedError",
@@ -38,6 +47,7 @@ __all__ = [
     "UpdateLawSuite",
     "UpdateOracleSuite",
     "WarmPool",
+    "WeightsSuite",
     "pytest_configure",
     "requires_capability",
     "run_ranks",

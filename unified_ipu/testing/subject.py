@@ -32,8 +32,8 @@ class Model:
     def to_native(self, canonical: Mapping[str, Any]) -> Dict[str, Any]:
         """Rename tensors for the framework, the inverse of ``canonical``."""
         return {
-            self.names[name]: np.ascontiguousarray(
-                np.asarray(value).T if name in self.transposed else value
+            self.names[name]: np.array(
+                np.asarray(value).T if name in self.transposed else value, order="C"
             )
             for name, value in canonical.items()
         }

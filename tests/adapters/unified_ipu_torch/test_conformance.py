@@ -30,3 +30,23 @@ class TestUpdateDecision(Fixtures, testing.UpdateDecisionSuite):
 
 class TestUpdateOracle(Fixtures, testing.UpdateOracleSuite):
     pass
+
+
+class TestDataLaw(Fixtures, testing.DataLawSuite):
+    pass
+
+
+class TestRandomNumbers(Fixtures, testing.RandomNumbersSuite):
+    pass
+
+
+class TestWeights(Fixtures, testing.WeightsSuite):
+    pass
+
+
+class TestEvaluation(Fixtures, testing.EvaluationSuite):
+    pass
+
+
+class TestBadInput(Fixtures, testing.BadInputSuite):
+    pass

@@ -15,7 +15,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def linear(weight: Any, bias: Optional[Any], dtype: str) -> torch.nn.Linear:
     weight = np.asarray(weight)
-    layer = torch.nn.Linear(*weight.shape, bias=bias is not None, dtype=DTYPES[dtype])
+    inputs, outputs = weight.shape
+    layer = torch.nn.Linear(inputs, outputs, bias=bias is not None, dtype=DTYPES[dtype])
     with torch.no_grad():
         layer.weight.copy_(torch.tensor(weight.T.copy()))
         if bias is not None:
@@ -28,26 +29,34 @@ def parameter(value: float) -> torch.nn.Parameter:
 
 
 class Branches(torch.nn.Module):
-    def __init__(self, **values: float) -> None:
+    def __init__(self, a: float, b: float, c: float, frozen: float) -> None:
         super().__init__()
-        for name, value in values.items():
-            setattr(self, name, parameter(value))
+        self.a, self.b, self.c = parameter(a), parameter(b), parameter(c)
+        self.frozen = parameter(frozen)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         chosen = self.b if bool(x[0, 1]) else self.a
         return x[:, :1] * chosen + self.frozen
 
 
+class Scale(torch.nn.Module):
+    def __init__(self, weight: torch.nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
 class Tied(torch.nn.Module):
     def __init__(self, value: float) -> None:
         super().__init__()
-        self.first = torch.nn.Module()
-        self.first.weight = parameter(value)
-        self.second = torch.nn.Module()
-        self.second.weight = self.first.weight
+        self.first = Scale(parameter(value))
+        self.second = Scale(self.first.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.first.weight * self.second.weight
+        scaled: torch.Tensor = self.second(self.first(x))
+        return scaled
 
 
 class TorchSubject:

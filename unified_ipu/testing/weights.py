@@ -1,0 +1,183 @@
+"""Weights in and out: equal at the start, copied, named, and left in the user's own model."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from unified_ipu.adapter import optim
+from unified_ipu.data import arrays
+from unified_ipu.testing import samples
+from unified_ipu.testing.ranks import Rank, Ranks, outcome_of
+from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make, train
+from unified_ipu.testing.subject import Subject
+from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error
+
+
+def mlp(scale: float = 1.0, dtype: str = "float64") -> Any:
+    """The small MLP with its weights times ``scale``."""
+    weights, biases = samples.mlp_values()
+    return make(
+        "mlp", weights=[scale * w for w in weights], biases=[scale * b for b in biases], dtype=dtype
+    )
+
+
+def run_of(model: Any, **rest: Any) -> Training:
+    """A run of the small MLP."""
+    return Training(model, optim.SGD(lr=0.1), loss=make("mean_squared_error"), **rest)
+
+
+def start_apart(rank: Rank) -> Dict[str, Any]:
+    """Compile a model that has other weights on each rank; return them then."""
+    with rank.session() as session:
+        model = mlp(scale=1.0 + rank.world.rank).on(rank.subject)
+        program = compiled(rank, session, model, run_of(mlp()))
+        return {
+            "program": model.canonical(program.weights()),
+            "own": model.canonical(rank.subject.read(model)),
+        }
+
+
+def exchange(rank: Rank) -> Dict[str, Any]:
+    """Load weights, change what was given and what was returned, and read them again."""
+    values = {name: 2.0 * value for name, value in samples.canonical_mlp().items()}
+    with rank.session() as session:
+        model = mlp().on(rank.subject)
+        program = compiled(rank, session, model, run_of(mlp()))
+        given = model.to_native(values)
+        program.load_weights(given)
+        returned = program.weights()
+        for array in [*given.values(), *returned.values()]:
+            array[...] = np.nan
+        return {
+            "expected": values,
+            "program": model.canonical(program.weights()),
+            "own": model.canonical(rank.subject.read(model)),
+        }
+
+
+def load_part(rank: Rank) -> Dict[str, Any]:
+    """Load one tensor only."""
+    with rank.session() as session:
+        model = mlp().on(rank.subject)
+        program = compiled(rank, session, model, run_of(mlp()))
+        program.load_weights({model.names["bias.1"]: np.zeros(2)})
+        loaded: Dict[str, Any] = model.canonical(program.weights())
+        return loaded
+
+
+def load_wrong(rank: Rank, *, name: str, shape: Any) -> Any:
+    """Load a tensor of that canonical (or unknown) name and that shape."""
+    with rank.session() as session:
+        model = mlp().on(rank.subject)
+        program = compiled(rank, session, model, run_of(mlp()))
+        native = model.names.get(name, name)
+        return outcome_of(lambda: program.load_weights({native: np.zeros(shape)}))
+
+
+def fit(rank: Rank, *, dtype: str) -> Dict[str, Any]:
+    """Fit, close the session, and read the user's own model."""
+    x, y = samples.regression(16)
+    with rank.session(batch_plan(8, 3)) as session:
+        model = mlp(dtype=dtype).on(rank.subject)
+        program = compiled(rank, session, model, run_of(mlp()))
+        summary = program.fit(session.loader(arrays(x.astype(dtype), y.astype(dtype))), epochs=2)
+        after = program.weights()
+    return {
+        "own": rank.subject.read(model),
+        "program": after,
+        "moved": relative_error(model.canonical(after), samples.canonical_mlp()),
+        "epochs": len(summary.epochs),
+    }
+
+
+def build_differently(rank: Rank) -> Any:
+    """Compile a model that has another shape on each rank."""
+
+    def compile_it() -> None:
+        with rank.session() as session:
+            size = 3 + rank.world.rank
+            model = rank.subject.linear(np.zeros((size, 1)))
+            compiled(rank, session, model, run_of(mlp()))
+
+    return outcome_of(compile_it)
+
+
+class WeightsSuite(AdapterSuite):
+    """What users read from a program and put into it, required of every adapter."""
+
+    @pytest.mark.case("O-M5")
+    def test_every_rank_starts_with_the_weights_of_the_first(self, ranks: Ranks) -> None:
+        expected = samples.canonical_mlp()
+        for result in ranks.run(start_apart, 3):
+            for got in (result["program"], result["own"]):
+                assert set(got) == set(expected)
+                for name, value in expected.items():
+                    assert np.array_equal(got[name], value), name
+
+    def test_weights_go_in_and_come_out_as_copies(self, ranks: Ranks) -> None:
+        for result in ranks.run(exchange, 2):
+            for name, value in result["expected"].items():
+                assert np.array_equal(result["program"][name], value), name
+                assert np.array_equal(result["own"][name], value), name
+
+    def test_a_part_of_the_weights_can_be_loaded(self, ranks: Ranks) -> None:
+        expected = {**samples.canonical_mlp(), "bias.1": np.zeros(2)}
+        got = ranks.run(load_part)[0]
+        assert all(np.array_equal(got[name], value) for name, value in expected.items())
+
+    def test_an_unknown_name_is_refused_with_the_known_ones(
+        self, ranks: Ranks, subject: Subject
+    ) -> None:
+        (message,) = all_raise(ranks, load_wrong, 1, "ConfigError", name="nonsense", shape=(2,))
+        assert "'nonsense'" in message
+        assert mlp().on(subject).names["weight.0"] in message
+
+    def test_a_wrong_shape_is_refused_with_both_shapes(
+        self, ranks: Ranks, subject: Subject
+    ) -> None:
+        (message,) = all_raise(ranks, load_wrong, 1, "ConfigError", name="bias.0", shape=(5,))
+        assert repr(mlp().on(subject).names["bias.0"]) in message
+        assert "(4,)" in message
+        assert "(5,)" in message
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_after_fit_the_users_model_holds_the_trained_weights(
+        self, ranks: Ranks, dtype: str
+    ) -> None:
+        results = ranks.run(fit, 2, dtype=dtype)
+        for result in results:
+            assert result["epochs"] == 2
+            for name, value in result["program"].items():
+                assert value.dtype == np.dtype(dtype)
+                assert np.array_equal(result["own"][name], value), name
+                assert value.tobytes() == results[0]["program"][name].tobytes(), name
+        assert results[0]["moved"] > 1e-3
+
+    def test_only_what_is_named_is_trained(self, ranks: Ranks, subject: Subject) -> None:
+        x, y = samples.regression(8)
+        bias = mlp().on(subject).names["bias.1"]
+        start = samples.canonical_mlp()
+        for trainable in ([bias], _Named(bias)):
+            run = run_of(
+                mlp(), data=(x, y), plan=batch_plan(4, 2), options={"trainable": trainable}
+            )
+            for trained in ranks.run(train, 2, run=run):
+                moved = [n for n, v in start.items() if not np.array_equal(trained.weights[n], v)]
+                assert moved == ["bias.1"]
+
+    def test_ranks_that_build_other_models_are_told_which(self, ranks: Ranks) -> None:
+        for message in all_raise(ranks, build_differently, 2, "ContractError"):
+            assert "rank 1 built another model than rank 0" in message
+
+
+class _Named:
+    """A predicate over names that can be pickled."""
+
+    def __init__(self, *names: str) -> None:
+        self._names: List[str] = list(names)
+
+    def __call__(self, name: str) -> bool:
+        return name in self._names

@@ -24,6 +24,7 @@ from unified_ipu.adapter import (
     Job,
     Loss,
     Replica,
+    available_adapters,
     find_adapter,
 )
 from unified_ipu.comms import Communicator, connect
@@ -250,7 +251,8 @@ class Session:
         try:
             return find_adapter(model, name), model
         except AdapterNotFoundError:
-            if not callable(model):
+            is_known = name is None or name in available_adapters()
+            if not is_known or not callable(model):
                 raise
         with self.scope():
             built = model()

@@ -19,7 +19,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         argv: Instead of ``sys.argv[1:]``.
 
     Returns:
-        Exit status: the command's own; 2 for a wrong plan or argument, 1 for other errors of ours.
+        Exit status: the command's own; 2 for a wrong plan or argument, 1 for other errors of
+        ours, 130 when interrupted.
     """
     args = parse(sys.argv[1:] if argv is None else argv)
     command: Callable[[argparse.Namespace], int] = args.run
@@ -28,6 +29,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except UnifiedIpuError as error:
         print(f"unified-ipu: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        return 130
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

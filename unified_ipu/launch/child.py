@@ -6,6 +6,7 @@ import faulthandler
 import os
 import pickle
 import runpy
+import signal
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Sequence, TextIO
@@ -32,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     hold_lifeline(lifeline)
     os.set_inheritable(report, False)
     faulthandler.enable()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         _flush_whole_lines(stream)
     run = run_script if arguments[2] == "script" else _run_payload

@@ -23,13 +23,17 @@ Event = Tuple[str, int]  # ("report" | "end", rank) or ("signal", number)
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 # Not `-m`: that would put the working directory first on the path, and a json.py lying there would
-# be imported by us. An empty first entry is what `-c` adds.
+# be imported by us. An empty first entry is what `-c` adds. An interrupt before the user's code
+# runs ends the rank without a word.
 _BOOTSTRAP = f"""\
 import sys
 if sys.path[:1] == [""]:
     del sys.path[0]
 if {_ROOT!r} not in sys.path:
     sys.path.append({_ROOT!r})
+import signal
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 from unified_ipu.launch.child import main
 sys.exit(main(sys.argv[1:]))
 """

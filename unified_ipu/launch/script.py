@@ -8,9 +8,11 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence
+from queue import SimpleQueue
+from typing import Any, Dict, Iterator, Optional, Sequence
 
 from unified_ipu.errors import ConfigError
+from unified_ipu.launch.process import Event
 from unified_ipu.launch.start import plan_beside, prepare, start_ranks
 from unified_ipu.launch.supervise import Outcome
 from unified_ipu.world import Handover
@@ -50,27 +52,29 @@ def launch_script(
         _say(note)
     # The script may change the working directory before it makes its Session.
     plan_path = None if plan_path is None else os.path.abspath(plan_path)  # noqa: PTH100
-    supervisor, _ = start_ranks(
-        start,
-        ["script", script, *script_args],
-        handover=Handover(plan_path, tuple(settings)),
-        python=python,
-    )
-    with _signals_to(supervisor.interrupt):
+    events: SimpleQueue[Event] = SimpleQueue()
+    with _signals_to(events):
+        supervisor, _ = start_ranks(
+            start,
+            ["script", script, *script_args],
+            handover=Handover(plan_path, tuple(settings)),
+            events=events,
+            python=python,
+        )
         outcome = supervisor.wait()
     _explain(outcome, start.num_ranks)
     return outcome.exit_status
 
 
 @contextmanager
-def _signals_to(interrupt: Callable[[int], None]) -> Iterator[None]:
+def _signals_to(events: SimpleQueue[Event]) -> Iterator[None]:
     """Hand signals to the supervisor, where they can be handled: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(signum: int, frame: Any) -> None:  # noqa: ARG001  # the signature is Python's
-        interrupt(signum)
+        events.put(("signal", signum))
 
     before: Dict[int, Any] = {}
     signum: int

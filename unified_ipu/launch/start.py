@@ -106,6 +106,7 @@ def start_ranks(
     task: Sequence[str],
     *,
     handover: Handover,
+    events: Optional[SimpleQueue[Event]] = None,
     python: str = sys.executable,
     payload: Optional[int] = None,
 ) -> Tuple[Supervisor, List[RankProcess]]:
@@ -115,6 +116,7 @@ def start_ranks(
         start: From ``prepare``.
         task: Arguments for ``launch/child.py``.
         handover: For every rank's ``Session``.
+        events: What the supervisor listens to, if others put into it as well.
         python: Interpreter.
         payload: A descriptor that all ranks inherit, or None.
 
@@ -124,7 +126,8 @@ def start_ranks(
     Raises:
         LaunchError: If a process cannot be started; those before it are ended.
     """
-    events: SimpleQueue[Event] = SimpleQueue()
+    if events is None:
+        events = SimpleQueue()
     job = secrets.token_hex(8) if start.num_ranks > 1 else ""
     processes: List[RankProcess] = []
     sinks = _Sinks()

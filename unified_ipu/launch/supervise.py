@@ -47,7 +47,7 @@ class Supervisor:
 
     Args:
         processes: In order of rank.
-        events: What the processes report to; ``interrupt`` puts signals into it.
+        events: What the processes report to, and signal handlers; a second signal means at once.
     """
 
     def __init__(self, processes: Sequence[RankProcess], events: SimpleQueue[Event]) -> None:
@@ -58,10 +58,6 @@ class Supervisor:
         self._failure: Optional[Failure] = None
         self._signum: Optional[int] = None
         self._is_ending = False
-
-    def interrupt(self, signum: int) -> None:
-        """Ask for the end, from a signal handler; the second time means at once."""
-        self._events.put(("signal", signum))
 
     def wait(self) -> Outcome:
         """Return when no rank is left, nor anything that one of them has started."""

@@ -71,6 +71,7 @@ def _written(folder, text):
 
 
 def test_closures_and_lambdas_are_sent_by_value():
+    pytest.importorskip("cloudpickle")
     base = 40
     assert launch(lambda more: base + more, args=(2,), settings=["mesh.data=1"]) == 42
 
@@ -84,6 +85,7 @@ def test_without_cloudpickle_a_closure_is_refused_with_what_to_do(monkeypatch):
 
 
 def test_a_function_of_the_main_program_is_sent_by_value():
+    pytest.importorskip("cloudpickle")
     status, out, err = program(
         """
         from unified_ipu.launch import launch

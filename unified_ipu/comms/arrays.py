@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -39,7 +40,7 @@ def to_flat(value: Any) -> Flat:
         return Flat(_NO_ARRAY, _NO_ARRAY, str(array.dtype), problem)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    return Flat(array, np.ascontiguousarray(array).reshape(-1), array.dtype.name)
+    return Flat(array, np.ascontiguousarray(array).reshape(-1), _name_of(array.dtype))
 
 
 def check_operation(op: str, dtype: np.dtype) -> str:
@@ -95,10 +96,13 @@ def to_target(out: Any, shape: Tuple[int, ...], dtype: np.dtype) -> Target:
     return Target(out, np.empty(array.size, dtype), array)
 
 
-def separate(source: Flat, target: Target) -> Flat:
-    """Copy the input if the output lies over it in another way than exactly."""
+def separate(source: Flat, target: Target, piece_bytes: int) -> Flat:
+    """Copy the input if the output lies over it in another way than exactly.
+
+    Not needed for one piece: all of it is read before anything is written.
+    """
     mine, other = source.flat, target.flat
-    if not np.may_share_memory(mine, other):
+    if mine.nbytes <= piece_bytes or not np.may_share_memory(mine, other):
         return source
     if mine.__array_interface__["data"][0] == other.__array_interface__["data"][0]:
         return source
@@ -135,6 +139,11 @@ def split_evenly(total: int, parts: int) -> List[Tuple[int, int]]:
     small, extra = divmod(total, parts)
     edges = [index * small + min(index, extra) for index in range(parts + 1)]
     return list(zip(edges[:-1], edges[1:]))
+
+
+@lru_cache(maxsize=None)
+def _name_of(dtype: np.dtype) -> str:
+    return dtype.name  # takes microseconds to make
 
 
 def _to_numpy(value: Any) -> np.ndarray:

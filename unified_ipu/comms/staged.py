@@ -45,7 +45,7 @@ def all_reduce(
     target = _target(source, out, problem) if keeps else None
     if target is not None:
         problem = problem or target.problem
-        source = separate(source, target)
+        source = separate(source, target, group.stage_bytes)
     verb = "all_reduce" if root is None else f"reduce root={root}"
     signature = build_signature(f"{verb} {op} {source.dtype} {source.array.shape}", name, problem)
     with np.errstate(all="ignore"):
@@ -105,7 +105,7 @@ def reduce_scatter(group: Group, array: Any, *, op: str, out: Any, name: str) ->
     shape = (stop - start, *source.array.shape[1:])
     target = to_target(out, shape, source.array.dtype)
     problem = problem or target.problem
-    source = separate(source, target)
+    source = separate(source, target, group.stage_bytes)
     text = f"reduce_scatter {op} {source.dtype} {source.array.shape}"
     signature = build_signature(text, name, problem)
     flat = source.flat
@@ -149,7 +149,7 @@ def broadcast(group: Group, array: Any, *, root: int, out: Any, name: str) -> An
     problem = source.problem or check_root(root, group.size)
     target = _target(source, out, problem)
     problem = problem or target.problem
-    source = separate(source, target)
+    source = separate(source, target, group.stage_bytes)
     text = f"broadcast root={root} {source.dtype} {source.array.shape}"
     signature = build_signature(text, name, problem)
     mine, result = source.flat.view(np.uint8), target.flat.view(np.uint8)

@@ -32,84 +32,74 @@ class Findings:
     ranks: Tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Work:
+    """A piece and where its sum is made: ``addend`` is for halves only, None otherwise."""
+
+    piece: Piece
+    total: np.ndarray
+    addend: Optional[np.ndarray]
+
+
 class Summing:
     """The pieces of one rank; halves are added in float32 and rounded once, when written."""
 
     def __init__(self, plan: BucketPlan, pieces: Sequence[Piece], kernels: Kernels) -> None:
         self._kernels = kernels
-        self._pieces = list(pieces)
         self._plan = plan
-        self._is_half = [bucket.dtype in _HALVES for bucket in plan.buckets]
-        self._scratch: Dict[str, np.ndarray] = {}
-        longest: Dict[str, int] = {}
-        for piece in self._pieces:
-            name = self._sum_dtype(piece.bucket)
-            longest[name] = max(longest.get(name, 0), piece.views[0].size)
-        for name, length in longest.items():
-            self._scratch[name] = kernels.allocate(length, name)
-        half = max(
-            (piece.views[0].size for piece in self._pieces if self._is_half[piece.bucket]),
-            default=0,
-        )
-        self._addend = kernels.allocate(half, "float32")
+        self._work = _plan_work(plan, pieces, kernels)
 
     def measure(self, contributors: Sequence[int], factor: Optional[float]) -> Findings:
         """Sum all pieces and take their norm; write them, times ``factor``, unless it is None.
 
         Nothing is written from the first piece on that is not finite.
         """
-        total = 0.0
+        squared_norm = 0.0
         bad: Optional[Findings] = None
-        for piece in self._pieces:
-            summed = self._sum(piece, contributors)
-            norm = self._kernels.squared_norm(summed)
-            total += norm
+        for work in self._work:
+            self._sum(work, contributors)
+            norm = self._kernels.squared_norm(work.total)
+            squared_norm += norm
             if not math.isfinite(norm):
-                bad = self._diagnose(piece, summed, contributors, bad)
+                bad = self._diagnose(work.piece, work.total, contributors, bad)
             if factor is not None and bad is None:
-                self._write(piece, summed, factor)
-        return bad or Findings(total)
+                self._write(work, factor)
+        return bad or Findings(squared_norm)
 
     def write(self, contributors: Sequence[int], factor: float) -> None:
         """Sum all pieces and write them to every rank, times ``factor``."""
-        for piece in self._pieces:
-            self._write(piece, self._sum(piece, contributors), factor)
+        for work in self._work:
+            self._sum(work, contributors)
+            self._write(work, factor)
 
     def close(self) -> None:
         """Let go of the buffers."""
-        self._pieces = []
-        self._scratch = {}
+        self._work = []
 
-    def _sum_dtype(self, bucket: int) -> str:
-        return "float32" if self._is_half[bucket] else str(self._plan.buckets[bucket].dtype)
-
-    def _sum(self, piece: Piece, contributors: Sequence[int]) -> np.ndarray:
-        kernels = self._kernels
-        views = [piece.views[rank] for rank in contributors]
-        total = self._scratch[self._sum_dtype(piece.bucket)][: views[0].size]
-        if self._is_half[piece.bucket]:
-            addend = self._addend[: total.size]
-            kernels.cast(views[0], total)
-            for view in views[1:]:
-                kernels.cast(view, addend)
-                kernels.add(total, addend, total)
-        elif len(views) == 1:
-            np.copyto(total, views[0])
+    def _sum(self, work: _Work, contributors: Sequence[int]) -> None:
+        kernels, views, total = self._kernels, work.piece.views, work.total
+        first, others = contributors[0], contributors[1:]
+        if work.addend is not None:
+            kernels.cast(views[first], total)
+            for rank in others:
+                kernels.cast(views[rank], work.addend)
+                kernels.add(total, work.addend, total)
+        elif not others:
+            np.copyto(total, views[first])
         else:
-            kernels.add(views[0], views[1], total)
-            for view in views[2:]:
-                kernels.add(total, view, total)
-        return total
+            kernels.add(views[first], views[others[0]], total)
+            for rank in others[1:]:
+                kernels.add(total, views[rank], total)
 
-    def _write(self, piece: Piece, summed: np.ndarray, factor: float) -> None:
-        kernels = self._kernels
-        if self._is_half[piece.bucket]:
-            kernels.scale(summed, factor, summed)
-            for view in piece.views:
-                kernels.cast(summed, view)
+    def _write(self, work: _Work, factor: float) -> None:
+        kernels, total = self._kernels, work.total
+        if work.addend is None:
+            for view in work.piece.views:
+                kernels.scale(total, factor, view)
         else:
-            for view in piece.views:
-                kernels.scale(summed, factor, view)
+            kernels.scale(total, factor, total)
+            for view in work.piece.views:
+                kernels.cast(total, view)
 
     def _diagnose(
         self,
@@ -144,3 +134,25 @@ class Summing:
             if low < high:
                 found.append((index, low - piece.start, high - piece.start))
         return found
+
+
+def _plan_work(plan: BucketPlan, pieces: Sequence[Piece], kernels: Kernels) -> List[_Work]:
+    """One scratch of the longest piece for each dtype of sums, shared by all pieces."""
+    longest: Dict[str, int] = {}
+    for piece in pieces:
+        dtype = _sum_dtype(plan, piece)
+        longest[dtype] = max(longest.get(dtype, 0), piece.views[0].size)
+    scratch = {dtype: kernels.allocate(length, dtype) for dtype, length in longest.items()}
+    addend = kernels.allocate(longest.get("float32", 0), "float32")
+    work = []
+    for piece in pieces:
+        length = piece.views[0].size
+        is_half = plan.buckets[piece.bucket].dtype in _HALVES
+        total = scratch[_sum_dtype(plan, piece)][:length]
+        work.append(_Work(piece, total, addend[:length] if is_half else None))
+    return work
+
+
+def _sum_dtype(plan: BucketPlan, piece: Piece) -> str:
+    dtype = plan.buckets[piece.bucket].dtype
+    return "float32" if dtype in _HALVES else dtype

@@ -20,6 +20,7 @@ from unified_ipu.comms.board import KIND_LOST, KIND_TIMEOUT, Board
 from unified_ipu.comms.dump import has_ended, process_state, read_stack
 from unified_ipu.comms.futex import WAIT_SLICE_SECONDS, futex_wait, futex_wake, open_pidfd
 from unified_ipu.comms.signature import name_ranks
+from unified_ipu.errors import CollectiveError
 
 logger = logging.getLogger("unified_ipu.comms")
 
@@ -143,16 +144,23 @@ class Watch:
             seen = words[index]
             if is_reached(seen, wanted):
                 break
-            self.check()
-            if yields:
-                yields -= 1
-                os.sched_yield()
-                continue
-            futex_wait(flag.address, seen)  # the kernel compares: no wake-up is lost
-            now = perf_counter()
-            if now - looked >= WAIT_SLICE_SECONDS / 2:
-                lateness.look(now, stalled)
-                looked = now
+            try:
+                self.check()
+                if yields:
+                    yields -= 1
+                    os.sched_yield()
+                    continue
+                futex_wait(flag.address, seen)  # the kernel compares: no wake-up is lost
+                now = perf_counter()
+                if now - looked >= WAIT_SLICE_SECONDS / 2:
+                    lateness.look(now, stalled)
+                    looked = now
+            except CollectiveError:
+                # Who came and then gave up has done its part here: this rank comes to the same
+                # result, and to the same error if that was the reason.
+                if is_reached(words[index], wanted):
+                    break
+                raise
         self.waiting_seconds += perf_counter() - started
 
     @contextmanager

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import select
 import traceback
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
 
 from unified_ipu.data.layout import Layout
 from unified_ipu.data.messages import Kind, Message, shorten
 from unified_ipu.data.producer import Producer, RowQueue, blocks_of
 from unified_ipu.data.ring_writer import RingWriter
 from unified_ipu.data.schedule import Portion, Schedule
+from unified_ipu.data.source import Tree
 from unified_ipu.errors import DataError
+from unified_ipu.plan import MicroSpan
 
 _CHUNK_BYTES = 4 << 20
-_SHOWN_IDS = 16
+_SHOWN_IDS = 32
 
 
 class Stream:
@@ -45,12 +49,14 @@ class Stream:
         self._chunk_rows = _chunk_rows(schedule, replicas, producer)
         self._portions = schedule.portions(epoch, replicas, start_update)
         self.portion: Optional[Portion] = next(self._portions, None)
-        blocks = schedule.portions(epoch, replicas, start_update)
-        self._rows = RowQueue(
-            producer.open(
-                lambda: blocks_of(blocks, seed=schedule.seed, epoch=epoch), rows=self._chunk_rows
-            )
-        )
+        again = schedule.portions(epoch, replicas, start_update)
+        seed = schedule.seed
+
+        def opened(portions: Iterator[Portion], rows: int) -> Iterator[Tuple[np.ndarray, Tree]]:
+            return producer.open(lambda: blocks_of(portions, seed=seed, epoch=epoch), rows=rows)
+
+        self._open = opened
+        self._rows = RowQueue(opened(again, self._chunk_rows))
 
     def write(self, writer: Optional[RingWriter]) -> None:
         """Make the rows of the current portion, for ``writer`` or for nobody; go on to the next."""
@@ -73,23 +79,34 @@ class Stream:
         self.portion = next(self._portions, None)
 
     def suspects(self) -> str:
-        """Say which samples the pipeline was at when it failed."""
-        if self.portion is None:
+        """Say which samples the pipeline was at when it failed; the one, if it fails again."""
+        portion = self.portion
+        if portion is None:
             return "after the last sample"
-        portions: List[Portion] = [self.portion]
-        rows = len(self.portion.row_ids)
-        while rows < self._chunk_rows + len(self.portion.row_ids):
+        rows = 0
+        ids: List[int] = []
+        first, last = portion.span.start, portion.span.stop
+        while portion is not None and rows < self._chunk_rows:
+            ids += portion.row_ids.tolist()
+            rows, last = rows + portion.span.rows, portion.span.stop
             portion = next(self._portions, None)
-            if portion is None:
-                break
-            portions.append(portion)
-            rows += len(portion.row_ids)
-        ids = [index for portion in portions for index in portion.row_ids.tolist()]
+        culprit = self._find_culprit(ids)
+        if culprit is not None:
+            return f"at sample {culprit} (of positions {first} to {last})"
         shown = ", ".join(map(str, ids[:_SHOWN_IDS])) + (", ..." if len(ids) > _SHOWN_IDS else "")
-        return (
-            f"at one of {len(ids)} samples from position {portions[0].span.start} to "
-            f"{portions[-1].span.stop}: ids {shown}"
-        )
+        return f"at one of {len(ids)} samples of positions {first} to {last}: ids {shown}"
+
+    def _find_culprit(self, ids: Sequence[int]) -> Optional[int]:
+        """Make the suspects again, one by one; None if none of them fails alone."""
+        block = np.array(ids, dtype=np.int64)
+        portions = [Portion(0, 0, 0, MicroSpan(0, 0, len(ids), len(ids)), block)]
+        made = 0
+        try:
+            for _ in self._open(iter(portions), 1):
+                made += 1
+        except Exception:  # noqa: BLE001 - the user's code fails again, that is what is looked for
+            return ids[made] if made < len(ids) else None
+        return None
 
 
 class Server:

@@ -58,6 +58,7 @@ def main(argv: List[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         for writer in writers.values():
             writer.tell(Message(Kind.ERROR, payload=failure_text(what, error)))
+        for writer in writers.values():
             while writer.channel.receive()[0] is not None:
                 pass  # what a closing socket has not delivered yet would be lost
         return 1

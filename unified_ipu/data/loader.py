@@ -9,18 +9,12 @@ import numpy as np
 from unified_ipu.adapter import Call, MicroBatch, Update
 from unified_ipu.comms import Communicator
 from unified_ipu.data.adoption import as_source
-from unified_ipu.data.certificate import Certificate, add_up
+from unified_ipu.data.audit import Audit, check_agreement
+from unified_ipu.data.certificate import Certificate
 from unified_ipu.data.cursor import Cursor
 from unified_ipu.data.dataset_source import Collate
 from unified_ipu.data.feed import DirectFeed, Feed
 from unified_ipu.data.pipeline_source import PipelineSource
-from unified_ipu.data.receipts import (
-    Digest,
-    add_digests,
-    digest_of,
-    digest_of_range,
-    subtract_digests,
-)
 from unified_ipu.data.schedule import Portion, Schedule
 from unified_ipu.errors import ConfigError, DataError
 from unified_ipu.events import Counters, PhaseClock
@@ -28,9 +22,6 @@ from unified_ipu.plan import BatchPlan, DataSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-_ROWS_AT_ONCE = 1 << 16
 
 
 class Loader:
@@ -95,8 +86,8 @@ class Loader:
         self._schedule = Schedule(
             batch, self.size, seed, shuffle and train, train, micro_batch_size
         )
-        self._check_agreement()
-        self._all_ids: Optional[Digest] = None
+        check_agreement(communicator, self._schedule, name=name, replica=replica)
+        self._audit = Audit(communicator, self._schedule)
         self._feed = self._open_feed(settings or DataSettings(), search_path)
         self._cursor = Cursor()
 
@@ -151,21 +142,7 @@ class Loader:
 
     def certificate(self) -> Certificate:
         """What all ranks were given in the last pass until now; collective."""
-        cursor = self._cursor
-        mine = {"is_finished": cursor.is_finished, "num_due": cursor.num_due}
-        messages = self._communicator.all_gather_value({**cursor.receipts.to_message(), **mine})
-        finished = all(message["is_finished"] for message in messages)
-        facts = {
-            "size": self.size,
-            "expected": cursor.end - cursor.start,
-            "dropped": self._batch.dropped(self.size) if finished and self.train else 0,
-            "padded": self._batch.padded(self.size) if finished and self.train else 0,
-            "is_finished": finished,
-            "start": cursor.start,
-        }
-        if not self.train:
-            facts["expected"] = sum(message["num_due"] for message in messages)
-        return add_up(messages, due=self._digest_of_due(is_finished=finished), facts=facts)
+        return self._audit.certificate(self._cursor)
 
     def close(self) -> None:
         """Free what was opened, the data process included."""
@@ -258,61 +235,6 @@ class Loader:
     def _count(self, name: str, count: int) -> None:
         if count:
             self._counters.add(name, count)
-
-    def _digest_of_due(self, *, is_finished: bool) -> Optional[Digest]:
-        """Hash of the ids that were due, from the positions alone; None if ranks differ."""
-        cursor, size = self._cursor, self.size
-        if not self.train:
-            return self._digest_of_all() if is_finished else None
-        order = self._schedule.order(cursor.epoch)
-        if is_finished and cursor.start == 0:
-            dropped = order.slice(cursor.end, size)
-            return subtract_digests(self._digest_of_all(), digest_of(dropped))
-        total: Digest = (0, 0)
-        for start in range(cursor.start, cursor.end, _ROWS_AT_ONCE):
-            ids = order.slice(start, min(start + _ROWS_AT_ONCE, cursor.end))
-            total = add_digests(total, digest_of(ids))
-        return total
-
-    def _digest_of_all(self) -> Digest:
-        """Hash of all ids; each rank hashes its share, once. Collective the first time."""
-        if self._all_ids is None:
-            rank, world = self._communicator.rank, self._communicator.size
-            share = digest_of_range(self.size * rank // world, self.size * (rank + 1) // world)
-            total: Digest = (0, 0)
-            for message in self._communicator.all_gather_value([str(word) for word in share]):
-                total = add_digests(total, (int(message[0]), int(message[1])))
-            self._all_ids = total
-        return self._all_ids
-
-    def _check_agreement(self) -> None:
-        schedule, batch = self._schedule, self._batch
-        facts = {
-            "name": self.name,
-            "size": self.size,
-            "seed": str(schedule.seed),
-            "shuffle": schedule.shuffle,
-            "train": schedule.train,
-            "micro_batch_size": schedule.micro_batch_size or batch.micro_batch_size,
-            "global_batch_size": batch.global_batch_size,
-            "num_replicas": batch.num_replicas,
-            "updates_per_call": batch.updates_per_call,
-            "remainder": batch.remainder,
-        }
-        everybody = self._communicator.all_gather_value({**facts, "replica": self._replica})
-        for name in facts:
-            values = [message[name] for message in everybody]
-            if any(value != values[0] for value in values):
-                raise ConfigError(
-                    f"{self.name}: the ranks do not agree on {name}: got {values} from ranks 0 to "
-                    f"{len(values) - 1}; make the same loaders in the same order on every rank"
-                )
-        replicas = [message["replica"] for message in everybody]
-        if sorted(replicas) != list(range(batch.num_replicas)):
-            raise ConfigError(
-                f"{self.name}: the ranks feed the replicas {replicas}; expected each of 0 to "
-                f"{batch.num_replicas - 1} once: shard neither the data nor the loader yourself"
-            )
 
     def _open_feed(self, settings: DataSettings, search_path: Sequence[str]) -> Feed:
         if not isinstance(self._source, PipelineSource):

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from unified_ipu.launch.failure import write_all as write_all
 from unified_ipu.launch.function import launch as launch
+from unified_ipu.launch.group import end_groups as end_groups
+from unified_ipu.launch.lifeline import hold_lifeline as hold_lifeline
 from unified_ipu.launch.script import launch_script as launch_script
+from unified_ipu.launch.start import THREAD_VARIABLES as THREAD_VARIABLES
 
-__all__ = ["launch", "launch_script"]
+__all__ = [
+    "THREAD_VARIABLES",
+    "end_groups",
+    "hold_lifeline",
+    "launch",
+    "launch_script",
+    "write_all",
+]

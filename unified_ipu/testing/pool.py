@@ -18,9 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, fina
 import pytest
 
 from unified_ipu.errors import LaunchError
-from unified_ipu.launch.failure import write_all
-from unified_ipu.launch.group import end_groups, signal_group
-from unified_ipu.launch.start import THREAD_VARIABLES
+from unified_ipu.launch import THREAD_VARIABLES, end_groups, write_all
 from unified_ipu.testing.pool_worker import HEAD, STACKS
 from unified_ipu.world import World, current_environment
 
@@ -175,7 +173,7 @@ class _Worker:
     def give_up(self, seconds: float) -> _Answer:
         """Ask for the stacks of its threads; it is killed later."""
         self.is_busy = False
-        signal_group(self.pid, signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
         os.kill(self.pid, STACKS)
         time.sleep(0.3)
         return _Answer(problem=f"no answer after {seconds:.0f} s\n{self.output()}")

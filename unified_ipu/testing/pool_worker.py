@@ -16,8 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from unified_ipu.launch.failure import write_all
-from unified_ipu.launch.lifeline import hold_lifeline
+from unified_ipu.launch import hold_lifeline, write_all
 
 HEAD = struct.Struct(">Q")
 STACKS = signal.SIGUSR1  # makes a worker write the stacks of its threads

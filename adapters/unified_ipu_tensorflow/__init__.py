@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unified_ipu.errors import AdapterLoadError
 
 if TYPE_CHECKING:
-    from unified_ipu import Adapter
+    from unified_ipu.adapter import Adapter
 
 __all__ = ["create"]
 

@@ -147,9 +147,7 @@ class TensorflowSource:
             return error
         specs = list(self._rows.element_spec)[1:]
         ragged = [
-            path
-            for path, spec in zip(self._paths, specs)
-            if not spec.shape.is_fully_defined()
+            path for path, spec in zip(self._paths, specs) if not spec.shape.is_fully_defined()
         ]
         return DataError(
             f"samples differ in the shape of leaf {' or '.join(ragged)}: {error}; pad or crop "

@@ -32,6 +32,7 @@ RUN = f"unified_ipu-{os.getpid()}"
 os.environ["PYTEST_RUN"] = RUN
 
 _starts: List[str] = []
+_judged = [0]  # how many of them belong to tests that are over
 
 
 def _note_start(event: str, _arguments: Tuple[Any, ...]) -> None:
@@ -83,7 +84,7 @@ def leaks_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     environment = _environment()
     threads = set(threading.enumerate())
     # Fixtures of a module or the session were set up before this one, and may live on.
-    kept = set(_processes_of(test)) if _starts else set()
+    kept = set(_processes_of(test)) if len(_starts) > _judged[0] else set()
     starts = len(_starts)
     yield
     assert _environment() == environment, "the test changed environment variables"
@@ -93,6 +94,7 @@ def leaks_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
         processes = _processes_of(test) if len(_starts) > starts else {}
         processes = {pid: command for pid, command in processes.items() if pid not in kept}
         if not left and not processes:
+            _judged[0] = len(_starts)
             return
         if time.monotonic() > end:
             break

@@ -25,37 +25,85 @@ TEXTS = sorted(
 )
 
 
-def ids(path):
-    return str(path.relative_to(ROOT))
+def broken(paths, rule):
+    """Give, for each file that breaks ``rule``, what the rule says about it."""
+    said = {str(path.relative_to(ROOT)): rule(path.read_text(encoding="utf-8")) for path in paths}
+    return {path: text for path, text in said.items() if text}
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=ids)
-def test_a_module_follows_the_house_rules(path):
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    docstring = ast.get_docstring(tree)
-    assert docstring, "a module opens with a docstring"
-    assert docstring.splitlines()[0].endswith((".", ":")), "its first line is a sentence"
-    assert not VAGUE & {part.lower().lstrip("_") for part in path.with_suffix("").parts[-2:]}
-    assert "from __future__ import annotations" in text, "annotations must not run on Python 3.8"
-    for node in ast.walk(tree):
-        assert not isinstance(node, ast.Assert), f"line {node.lineno}: assert is for tests"
+def docstring_fault(text):
+    docstring = ast.get_docstring(ast.parse(text))
+    if not docstring:
+        return "a module opens with a docstring"
+    if not docstring.splitlines()[0].endswith((".", ":")):
+        return "the first line of its docstring is a sentence"
+    return ""
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=ids)
-def test_a_module_has_no_loose_ends(path):
-    text = path.read_text(encoding="utf-8")
-    assert not re.search(r"\b(TODO|FIXME|XXX)\b", text)
-    assert not re.search(r"(noqa|type: ignore)\s*($|#)", text, re.MULTILINE), "name the code"
+def assert_fault(text):
+    lines = [node.lineno for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert)]
+    return f"assert is for tests: lines {lines}" if lines else ""
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=ids)
-def test_processes_are_spawned_never_forked(path):
-    assert not re.search(r"\bos\.fork(pty)?\(|[\"']fork(server)?[\"']", path.read_text("utf-8"))
+def future_fault(text):
+    has_code = len(ast.parse(text).body) > 1
+    is_there = "from __future__ import annotations" in text
+    return "annotations must not run on Python 3.8" if has_code and not is_there else ""
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=ids)
-def test_no_file_depends_on_one_machine(path):
-    # Absolute paths of a workplace and addresses of a mirror work in one place only.
-    found = re.findall(r"/(?:root|home)/\w+|/work/\w+|\.\./shared", path.read_text("utf-8"))
-    assert path == Path(__file__) or found == []
+def loose_end_fault(text):
+    return re.findall(
+        r"\b(?:TODO|FIXME|XXX)\b|(?:noqa|type: ignore)[ ]*(?:$|#)", text, re.MULTILINE
+    )
+
+
+def fork_fault(text):
+    return re.findall(r"\bos\.fork(?:pty)?\(|[\"']fork(?:server)?[\"']", text)
+
+
+def workplace_fault(text):
+    """Find absolute paths that exist in one place only."""
+    return re.findall(r"/(?:root|home)/\w+|/work/\w+|\.\./shared", text)
+
+
+@pytest.mark.parametrize("rule", [docstring_fault, future_fault, loose_end_fault, fork_fault])
+def test_shipped_modules_follow_the_house_rules(rule):
+    assert len(SHIPPED) > 50
+    assert broken(SHIPPED, rule) == {}
+
+
+def test_only_the_conformance_kit_asserts():
+    kit = ROOT / "unified_ipu" / "testing"
+    assert broken([path for path in SHIPPED if kit not in path.parents], assert_fault) == {}
+
+
+def test_no_module_has_a_vague_name():
+    names = {
+        part.lower().lstrip("_")
+        for path in SHIPPED
+        for part in path.relative_to(ROOT).with_suffix("").parts
+    }
+    assert not VAGUE & names
+
+
+def test_no_file_depends_on_one_machine():
+    assert broken([path for path in TEXTS if path != Path(__file__)], workplace_fault) == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "bad"),
+    [
+        (docstring_fault, "x = 1\n"),
+        (docstring_fault, '"""Not a sentence"""\n'),
+        (assert_fault, '"""A."""\nassert True\n'),
+        (future_fault, '"""A."""\nx: int = 1\n'),
+        (loose_end_fault, "# TODO: later\n"),
+        (loose_end_fault, "x = 1  # noqa\n"),
+        (fork_fault, "context = get_context('fork')\n"),
+        (fork_fault, "pid = os.fork()\n"),
+        (workplace_fault, "path = '/home/somebody/x'\n"),
+    ],
+)
+def test_each_rule_catches_a_planted_fault(rule, bad):
+    assert rule(bad)
+    assert not rule('"""A module."""\n\nfrom __future__ import annotations\n\nx = 1\n')

@@ -6,7 +6,7 @@ from typing import List, Sequence
 
 import numpy as np
 
-from unified_ipu.comms.lanes import Lanes
+from unified_ipu.comms.lanes import NUM_STAGES, Lanes
 from unified_ipu.comms.segment import Segment
 from unified_ipu.comms.signature import Signature
 from unified_ipu.comms.watch import Watch
@@ -65,11 +65,11 @@ class Group:
     def next_stages(self) -> List[np.ndarray]:
         """Every rank's staging area for the next piece, ``[stage_bytes]`` uint8.
 
-        Two halves take turns: who writes a half again has met all others since they read it.
+        ``NUM_STAGES`` take turns. Whoever writes one again must have met all others after they
+        read it: with three, a piece may be loaded while the one before is still taken out.
         """
-        self._uses += 1
-        half = self._uses & 1
-        return [stages[half] for stages in self.lanes.stages]
+        self._uses = (self._uses + 1) % NUM_STAGES
+        return [stages[self._uses] for stages in self.lanes.stages]
 
     def close(self) -> None:
         """Say that this rank will not come again."""

@@ -8,7 +8,7 @@ collective n+2 has passed the first barrier of n+1, so nobody still reads what i
 
 from __future__ import annotations
 
-from typing import List, Sequence, Tuple
+from typing import List, Sequence
 
 import numpy as np
 
@@ -23,13 +23,14 @@ _LONGS = _LINE_BYTES // 8
 _ENTERED = 1  # 64-bit words of a line; word 0 holds the flag and the mark of having left
 _DIGEST = 2  # digest and number of even collectives, then those of odd ones
 _TEXT_SLOT = TEXT_BYTES + 2
+NUM_STAGES = 3
 _MANY_RANKS = 16
 _STAGE_BYTES = 2**20
 _STAGE_BYTES_OF_MANY = 2**18
 
 
 def stage_bytes(size: int) -> int:
-    """Bytes of one half of a rank's staging area in a group of ``size``."""
+    """Bytes of one staging area of a rank in a group of ``size``."""
     return _STAGE_BYTES if size <= _MANY_RANKS else _STAGE_BYTES_OF_MANY
 
 
@@ -67,7 +68,7 @@ class Lanes:
     @staticmethod
     def num_bytes(size: int) -> int:
         """Bytes the lanes of ``size`` ranks take, from a page boundary."""
-        return _stage_offset(size) + size * 2 * stage_bytes(size)
+        return _stage_offset(size) + size * NUM_STAGES * stage_bytes(size)
 
     def enter(self, signature: Signature, number: int) -> None:
         """Begin a collective: show what it is, and meet.
@@ -172,14 +173,14 @@ class Lanes:
         length = min(int.from_bytes(self._view[first : first + 2], "little"), TEXT_BYTES)
         return bytes(self._view[first + 2 : first + 2 + length]).decode("utf-8", "replace")
 
-    def _build_stages(self, segment: Segment, offset: int) -> List[Tuple[np.ndarray, np.ndarray]]:
-        half = self.stage_bytes
+    def _build_stages(self, segment: Segment, offset: int) -> List[List[np.ndarray]]:
+        length = self.stage_bytes
         first = offset + _stage_offset(self.size)
-        starts = [first + 2 * half * peer for peer in range(self.size)]
-        return [
-            (segment.array[at : at + half], segment.array[at + half : at + 2 * half])
-            for at in starts
+        areas = [
+            segment.array[first + length * index : first + length * (index + 1)]
+            for index in range(NUM_STAGES * self.size)
         ]
+        return [areas[NUM_STAGES * peer : NUM_STAGES * (peer + 1)] for peer in range(self.size)]
 
 
 def _stage_offset(size: int) -> int:

@@ -1,8 +1,8 @@
 """The collectives on arrays: copied through staging areas in pieces, reduced in rank order.
 
 An array up to ``_SMALL_BYTES`` costs one barrier: the one at which signatures are compared; every
-rank adds up all of it, with the same instructions on the same bytes. A longer one costs two a
-piece: each rank reduces its share, then all copy all shares.
+rank adds up all of it, with the same instructions on the same bytes. A longer one costs one a piece
+and one more: each rank reduces its share of a piece while the next one is loaded.
 """
 
 from __future__ import annotations
@@ -57,33 +57,37 @@ def all_reduce(
 def _reduce_pieces(
     group: Group, flat: np.ndarray, op: str, target: Optional[Target], signature: Signature
 ) -> None:
+    if flat.nbytes <= _SMALL_BYTES:
+        stages = _load(group, flat)
+        group.enter(signature)
+        if target is not None:
+            combine(stages, op, target.flat)
+        return
     per_piece = group.stage_bytes // flat.itemsize
-    for first in range(0, max(flat.size, 1), per_piece):
-        piece = flat[first : first + per_piece]
-        stages = [stage[: piece.nbytes].view(flat.dtype) for stage in group.next_stages()]
-        stages[group.rank][...] = piece
-        if first:
-            group.meet()
-        else:
-            group.enter(signature)
-        result = target.flat[first : first + per_piece] if target is not None else None
-        if piece.nbytes > _SMALL_BYTES:
-            _reduce_shares(group, stages, op, result)
-        elif result is not None:
-            combine(stages, op, result)
+    firsts = range(0, flat.size, per_piece)
+    loaded: List[np.ndarray] = _load(group, flat[:per_piece])
+    group.enter(signature)
+    for first in firsts:
+        # Between two barriers: reduce this piece, load the next, and take out the one before.
+        # That is why there are three staging areas.
+        done, shares = loaded, _shares(loaded[0], group.size)
+        start, stop = shares[group.rank]
+        combine([stage[start:stop] for stage in done], op, done[group.rank][start:stop])
+        following = flat[first + per_piece : first + 2 * per_piece]
+        if following.size:
+            loaded = _load(group, following)
+        group.meet()
+        if target is not None:
+            result = target.flat[first : first + per_piece]
+            for (start, stop), stage in zip(shares, done):
+                result[start:stop] = stage[start:stop]
 
 
-def _reduce_shares(
-    group: Group, stages: List[np.ndarray], op: str, result: Optional[np.ndarray]
-) -> None:
-    shares = _shares(stages[0], group.size)
-    start, stop = shares[group.rank]
-    mine = stages[group.rank][start:stop]
-    combine([stage[start:stop] for stage in stages], op, mine)
-    group.meet()
-    if result is not None:
-        for (start, stop), stage in zip(shares, stages):
-            result[start:stop] = stage[start:stop]
+def _load(group: Group, piece: np.ndarray) -> List[np.ndarray]:
+    """Copy a piece into this rank's next staging area; those of all ranks, as long as it is."""
+    stages = [stage[: piece.nbytes].view(piece.dtype) for stage in group.next_stages()]
+    stages[group.rank][...] = piece
+    return stages
 
 
 def _shares(piece: np.ndarray, size: int) -> List[Any]:
@@ -114,8 +118,7 @@ def reduce_scatter(group: Group, array: Any, *, op: str, out: Any, name: str) ->
     with np.errstate(all="ignore"):
         for first in range(0, max(flat.size, 1), per_piece):
             piece = flat[first : first + per_piece]
-            stages = [stage[: piece.nbytes].view(flat.dtype) for stage in group.next_stages()]
-            stages[group.rank][...] = piece
+            stages = _load(group, piece)
             if first:
                 group.meet()
             else:

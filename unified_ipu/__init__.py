@@ -1,52 +1,56 @@
 """One distributed-training interface for PyTorch, TensorFlow and ONNX.
 
-    import unified_ipu as ui
-
-    with ui.Session() as session:
-        program = session.compile(model, loss=..., optimizer=...)
-        program.fit(session.loader(ui.data.arrays(x, y)), epochs=8)
+Start with ``Session``, ``Plan`` and ``data``; ``unified-ipu run`` starts the processes. Names are
+loaded when they are first used: the launcher and the data process need few of them.
 """
 
 from __future__ import annotations
 
-from unified_ipu import data as data
-from unified_ipu.adapter import metrics as metrics, optim as optim
-from unified_ipu.adapter.contract import Loss as Loss
-from unified_ipu.adapter.record import Record as Record
-from unified_ipu.adapter.registry import (
-    available_adapters as available_adapters,
-    load_adapter as load_adapter,
-)
-from unified_ipu.errors import (
-    AdapterError as AdapterError,
-    AdapterLoadError as AdapterLoadError,
-    AdapterNotFoundError as AdapterNotFoundError,
-    CapabilityError as CapabilityError,
-    CheckpointError as CheckpointError,
-    CollectiveError as CollectiveError,
-    CollectiveTimeoutError as CollectiveTimeoutError,
-    ConfigError as ConfigError,
-    ContractError as ContractError,
-    DataError as DataError,
-    DeviceError as DeviceError,
-    LaunchError as LaunchError,
-    NumericsError as NumericsError,
-    PeerLostError as PeerLostError,
-    PlanError as PlanError,
-    UnifiedIpuError as UnifiedIpuError,
-)
-from unified_ipu.launch.function import launch as launch
-from unified_ipu.plan import Plan as Plan
-from unified_ipu.report import (
-    Callback as Callback,
-    EpochSummary as EpochSummary,
-    FitContext as FitContext,
-    JsonLines as JsonLines,
-    Progress as Progress,
-    Summary as Summary,
-)
-from unified_ipu.session import Program as Program, Session as Session
-from unified_ipu.world import World as World
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
+
+# Not late: importing the room binds its own name here, and the function must win.
+from unified_ipu.launch import launch as launch
+
+if TYPE_CHECKING:
+    from unified_ipu import data as data
+    from unified_ipu.adapter import (
+        Loss as Loss,
+        Record as Record,
+        available_adapters as available_adapters,
+        load_adapter as load_adapter,
+        metrics as metrics,
+        optim as optim,
+    )
+    from unified_ipu.errors import (
+        AdapterError as AdapterError,
+        AdapterLoadError as AdapterLoadError,
+        AdapterNotFoundError as AdapterNotFoundError,
+        CapabilityError as CapabilityError,
+        CheckpointError as CheckpointError,
+        CollectiveError as CollectiveError,
+        CollectiveTimeoutError as CollectiveTimeoutError,
+        ConfigError as ConfigError,
+        ContractError as ContractError,
+        DataError as DataError,
+        DeviceError as DeviceError,
+        LaunchError as LaunchError,
+        NumericsError as NumericsError,
+        PeerLostError as PeerLostError,
+        PlanError as PlanError,
+        UnifiedIpuError as UnifiedIpuError,
+    )
+    from unified_ipu.plan import Plan as Plan
+    from unified_ipu.report import (
+        Callback as Callback,
+        EpochSummary as EpochSummary,
+        FitContext as FitContext,
+        JsonLines as JsonLines,
+        Progress as Progress,
+        Summary as Summary,
+    )
+    from unified_ipu.session import Program as Program, Session as Session
+    from unified_ipu.world import World as World
 
 __version__ = "0.0.1"
 
@@ -86,3 +90,25 @@ __all__ = [
     "metrics",
     "optim",
 ]
+
+_HOMES = {
+    "data": ("data",),
+    "plan": ("Plan",),
+    "world": ("World",),
+    "session": ("Program", "Session"),
+    "adapter": ("Loss", "Record", "available_adapters", "load_adapter", "metrics", "optim"),
+    "report": ("Callback", "EpochSummary", "FitContext", "JsonLines", "Progress", "Summary"),
+    "errors": tuple(name for name in __all__ if name.endswith("Error")),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for room, names in _HOMES.items():
+        if name in names:
+            module = _import_module(f"unified_ipu.{room}")
+            return globals().setdefault(name, module if name == room else getattr(module, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

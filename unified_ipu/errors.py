@@ -108,7 +108,11 @@ class LaunchError(UnifiedIpuError):
 
 @contextmanager
 def located(rank: int) -> Iterator[None]:
-    """Put ``rank`` in front of the message of any of our errors that passes."""
+    """Put ``rank`` in front of the message of any of our errors that passes.
+
+    Raises:
+        UnifiedIpuError: Whatever passes.
+    """
     try:
         yield
     except UnifiedIpuError as error:

@@ -6,6 +6,8 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ CORE = Path(unified_ipu.__file__).parent
 ROOMS = sorted(
     f"unified_ipu.{module.name}" for module in pkgutil.iter_modules([str(CORE)]) if module.ispkg
 )
-FRONTS = ["unified_ipu", *ROOMS]
+FRONTS = ROOMS  # the root front loads names late, and has tests of its own
 # Fronts of the kit and the command line are not imported by users.
 LOADED_AS_PLUGIN = "unified_ipu.testing"
 
@@ -86,3 +88,47 @@ def through_the_back(path):
 def test_rooms_import_each_other_through_their_fronts():
     found = [line for path in sorted(CORE.rglob("*.py")) for line in through_the_back(path)]
     assert found == []
+
+
+def typed_names():
+    """Give the names that the root front imports for type checkers, and its one eager import."""
+    found = {}
+    for statement in ast.walk(tree_of("unified_ipu")):
+        if isinstance(statement, ast.ImportFrom) and str(statement.module).startswith(
+            "unified_ipu"
+        ):
+            for alias in statement.names:
+                assert alias.asname == alias.name
+                found[alias.name] = str(statement.module)
+    return found
+
+
+def test_the_root_front_lists_what_type_checkers_see_and_what_it_loads_late():
+    assert list(unified_ipu.__all__) == sorted(unified_ipu.__all__)
+    homes = {name: room for room, names in unified_ipu._HOMES.items() for name in names}
+    assert set(unified_ipu.__all__) == set(typed_names()) == {*homes, "launch"}
+    assert dir(unified_ipu) == sorted([*unified_ipu.__all__, "__version__"])
+
+
+@pytest.mark.parametrize("name", sorted(typed_names()))
+def test_each_name_of_the_root_front_is_that_of_its_room(name):
+    if name == "data":
+        assert unified_ipu.data is importlib.import_module("unified_ipu.data")
+        return
+    expected = getattr(importlib.import_module(typed_names()[name]), name)
+    assert getattr(unified_ipu, name) is expected
+
+
+def test_an_unknown_name_of_the_root_front_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'sessions'"):
+        _ = unified_ipu.sessions
+
+
+def test_the_root_front_loads_no_room_before_it_is_asked():
+    code = (
+        "import sys, unified_ipu; "
+        "assert not {'unified_ipu.session', 'unified_ipu.data'} & set(sys.modules); "
+        "import unified_ipu.launch.child; assert callable(unified_ipu.launch); "
+        "assert unified_ipu.data.__name__ == 'unified_ipu.data'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -14,6 +14,9 @@ from unified_ipu.report.summary import EpochSummary, Summary
 
 logger = logging.getLogger("unified_ipu.report")
 
+_TERMINAL_SECONDS = 0.1
+_LOG_SECONDS = 30.0
+
 
 @dataclass(frozen=True)
 class FitContext:
@@ -74,12 +77,14 @@ class Progress(Callback):
             return
         from tqdm import tqdm
 
+        is_terminal = sys.stderr.isatty()
         self._bar = tqdm(
             total=context.samples_per_epoch,
             desc=f"epoch {epoch + 1}/{context.epochs}",
             unit=" samples",
             leave=False,
-            mininterval=0.1 if sys.stderr.isatty() else 30.0,
+            mininterval=_TERMINAL_SECONDS if is_terminal else _LOG_SECONDS,
+            delay=0.0 if is_terminal else _LOG_SECONDS,  # a log gets no line for a short epoch
         )
 
     def on_call_end(self, context: FitContext, record: Record) -> None:

@@ -8,6 +8,7 @@ element.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -23,6 +24,9 @@ Block = Tuple[np.ndarray, np.ndarray]
 
 _NOTHING = (np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64))
 _MANY = 1 << 62
+_IGNORE_STATE = 1  # ExternalStatePolicy.POLICY_IGNORE, dataset_options.proto
+_RANDOM_PREFIXES = ("Random", "StatefulUniform", "StatefulStandard", "StatefulTruncated")
+_RANDOM_OPS = frozenset({"Multinomial", "TruncatedNormal", "ParameterizedTruncatedNormal"})
 _PREFETCH = 2
 
 
@@ -64,9 +68,9 @@ class TensorflowSource:
         if batched:
             self._rows: Optional[Any] = None
             self._ids_dataset = ids
-            self._mapped(ids.batch(1))  # errors of the user's function show before training
         else:
             self._rows = self._mapped(ids)
+        _warn_of_random_ops(self._rows if self._rows is not None else self._mapped(ids.batch(1)))
 
     def row_bytes(self) -> int:
         """Bytes of one row, or 0 if shapes are not known beforehand."""
@@ -152,6 +156,23 @@ class TensorflowSource:
         return DataError(
             f"samples differ in the shape of leaf {' or '.join(ragged)}: {error}; pad or crop "
             "them in the sample function"
+        )
+
+
+def _warn_of_random_ops(dataset: Any) -> None:
+    """Say so when the pipeline draws numbers that depend on when and where it runs."""
+    serialized = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=dataset._variant_tensor,  # noqa: SLF001 - the raw op takes nothing else
+        external_state_policy=_IGNORE_STATE,
+    )
+    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    ops = {node.op for function in graph.library.function for node in function.node_def}
+    random = sorted(op for op in ops if op.startswith(_RANDOM_PREFIXES) or op in _RANDOM_OPS)
+    if random:
+        logging.getLogger("unified_ipu.data").warning(
+            "the pipeline uses %s: augmentation will not repeat after a restart or on another "
+            "number of ranks; use tf.random.stateless_* with s.seed",
+            ", ".join(random),
         )
 
 

@@ -50,6 +50,11 @@ def as_source(given: Any, collate: Optional[Collate] = None) -> Union[Source, Pi
 
 def _refuse_foreign(given: Any) -> None:
     module, name = type(given).__module__, type(given).__name__
+    if isinstance(given, (str, bytes)):
+        raise ConfigError(
+            f"a loader cannot read the text {given!r}; for a pipeline in a module pass "
+            "ui.data.tensorflow(text, size=)"
+        )
     if module.startswith("tensorflow."):
         if hasattr(given, "element_spec") and hasattr(given, "prefetch"):
             raise ConfigError(

@@ -156,6 +156,7 @@ class ProcessFeed:
         channel = Channel(connection)
         self._reader = RingReader(
             channel,
+            name=self._name,
             on_copy=lambda: counters.add("batches_copied"),
             explain_end=partial(_explain_end, self._name, self._process),
         )

@@ -7,6 +7,8 @@ a lock. A user who keeps batches gets private copies once all slots but one are 
 
 from __future__ import annotations
 
+import logging
+import select
 import weakref
 from typing import Callable, Dict, Optional, Set
 
@@ -20,12 +22,16 @@ from unified_ipu.errors import DataError
 
 Held = Set[int]
 
+_STALL_SECONDS = 30.0
+_log = logging.getLogger("unified_ipu.data")
+
 
 class RingReader:
     """Receives the micro-batches of one rank.
 
     Args:
         channel: To the data process.
+        name: Of the loader.
         on_copy: Called for each batch that had to be copied.
         explain_end: Says how the data process ended, for the error.
     """
@@ -34,10 +40,12 @@ class RingReader:
         self,
         channel: Channel,
         *,
+        name: str = "loader",
         on_copy: Callable[[], None],
         explain_end: Callable[[], str],
     ) -> None:
         self._channel = channel
+        self._name = name
         self._on_copy = on_copy
         self._explain_end = explain_end
         self._arena: Optional[Arena] = None
@@ -61,6 +69,7 @@ class RingReader:
         if self._failure is not None:
             raise DataError(self._failure)
         while True:
+            self._wait()
             message, descriptor = self._channel.receive()
             if message is None:
                 self._failure = self._explain_end()
@@ -76,6 +85,18 @@ class RingReader:
                 self._held = set()
             elif message.kind in {Kind.BATCH, Kind.READY}:
                 return message
+
+    def _wait(self) -> None:
+        """Say so when nothing comes for long; how long a pipeline may take is the user's choice."""
+        waited = 0.0
+        while not select.select([self._channel], [], [], _STALL_SECONDS)[0]:
+            waited += _STALL_SECONDS
+            _log.warning(
+                "%s: no batch for %.0f s; the data process (its output stands above) is still at "
+                "it or stuck",
+                self._name,
+                waited,
+            )
 
     def take(self, batch: Message) -> Delivery:
         """Return the micro-batch behind a message, as the caller's own arrays.

@@ -60,7 +60,7 @@ def probed():
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return {**json.loads(done.stdout), "stderr": done.stderr}
 
 
 def test_l2_l3_two_ranks_share_a_pipeline_and_its_augmentation():
@@ -185,6 +185,13 @@ def test_rows_without_elements_are_rows(probed):
 @pytest.mark.case("O-B5")
 def test_what_is_no_batch_of_numbers_is_refused_by_the_name_of_its_leaf(probed, case, words):
     assert all(word in probed[case]["error"] for word in words), probed[case]
+
+
+def test_l3_numbers_that_cannot_be_repeated_are_reported(probed):
+    lines = [line for line in probed["stderr"].splitlines() if "augmentation" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("the pipeline uses RandomUniform: augmentation will not repeat")
+    assert "use tf.random.stateless_* with s.seed" in lines[0]
 
 
 def test_a_pass_may_be_left_and_the_next_begun_on_the_same_graph(probed):

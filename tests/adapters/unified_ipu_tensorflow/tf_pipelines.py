@@ -60,6 +60,7 @@ def _cases():
         "unequal": (lambda s: {"x": s.index, "word": tf.range(s.index)}, False),
         "empty_rows": (lambda s: (s.index, tf.zeros([0, 3])), False),
         "no_function": (None, False),
+        "random": (lambda s: (s.index, tf.random.uniform([])), False),
     }
 
 

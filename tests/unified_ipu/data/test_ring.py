@@ -182,8 +182,9 @@ def test_a_larger_batch_makes_a_new_arena_and_old_slots_stay_valid(ring):
     assert ring.read().tree["x"][0, 0] == 3
 
 
-def test_slots_are_few_when_batches_are_large(ring):
-    ring.write(1, shape=(32 << 20,), dtype="uint8")
+def test_slots_are_few_when_batches_are_large(ring, monkeypatch):
+    monkeypatch.setattr("unified_ipu.data.ring_writer._BUDGET_BYTES", 1 << 20)
+    ring.write(1, shape=(1 << 19,), dtype="uint8")
     assert ring.writer._arena.num_slots == 3
 
 
@@ -217,6 +218,15 @@ def test_an_error_comes_after_the_batches_before_it(ring):
     ring.read()
     with pytest.raises(DataError, match="bad row"):
         ring.read()
+
+
+def test_a_long_wait_is_reported_and_goes_on(ring, monkeypatch, caplog):
+    monkeypatch.setattr("unified_ipu.data.ring_reader._STALL_SECONDS", 0.05)
+    writing = threading.Timer(0.3, ring.write, [4])
+    writing.start()
+    assert ring.read().tree["x"][0, 0] == 4
+    writing.join()
+    assert "loader: no batch for 0 s" in caplog.text
 
 
 def test_a_layout_is_sent_once(ring):

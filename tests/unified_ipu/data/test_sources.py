@@ -168,6 +168,8 @@ def test_live_objects_become_sources():
 def test_what_cannot_be_dealt_exactly_once_is_refused_with_advice():
     with pytest.raises(ConfigError, match=r"list_iterator.*exactly once.*ui\.data\.arrays"):
         as_source(iter([1]))
+    with pytest.raises(ConfigError, match=r"'pipeline:train'; .*ui\.data\.tensorflow"):
+        as_source("pipeline:train")
     with pytest.raises(ConfigError, match="collate"):
         as_source(np.zeros(3), collate=list)
     with pytest.raises(ConfigError, match="not built yet"):

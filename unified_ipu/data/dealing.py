@@ -1,0 +1,122 @@
+"""One pass over the pipeline: rows made in order, cut into the micro-batches of all ranks."""
+
+from __future__ import annotations
+
+from typing import Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from unified_ipu.data.layout import Layout
+from unified_ipu.data.producer import Producer, RowQueue, blocks_of
+from unified_ipu.data.ring_writer import RingWriter
+from unified_ipu.data.schedule import Portion, Schedule
+from unified_ipu.data.source import Tree
+from unified_ipu.plan import MicroSpan
+
+_CHUNK_BYTES = 4 << 20
+_SHOWN_IDS = 32
+
+
+class Stream:
+    """One pass over the pipeline for all ranks of this host.
+
+    Args:
+        number: Counts the passes.
+        epoch: Keys order and seeds.
+        start_update: The first update that counts.
+        schedule: Who gets what.
+        replicas: Those of this host.
+        producer: The pipeline.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        epoch: int,
+        start_update: int,
+        *,
+        schedule: Schedule,
+        replicas: Tuple[int, ...],
+        producer: Producer,
+    ) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.start_update = start_update
+        self._chunk_rows = _chunk_rows(schedule, replicas, producer)
+        self._portions = schedule.portions(epoch, replicas, start_update)
+        self.portion: Optional[Portion] = next(self._portions, None)
+        again = schedule.portions(epoch, replicas, start_update)
+        seed = schedule.seed
+
+        def opened(portions: Iterator[Portion], rows: int) -> Iterator[Tuple[np.ndarray, Tree]]:
+            return producer.open(lambda: blocks_of(portions, seed=seed, epoch=epoch), rows=rows)
+
+        self._open = opened
+        self._rows = RowQueue(opened(again, self._chunk_rows))
+
+    def write(self, writer: Optional[RingWriter]) -> None:
+        """Make the rows of the current portion, for ``writer`` or for nobody; go on to the next."""
+        portion = self.portion
+        if portion is None:
+            return
+        rows = portion.span.rows
+        if writer is None:
+            self._rows.take(rows, None)
+        else:
+            head = self._rows.head()
+            layout = Layout.of(
+                [array.dtype.str for array in head.arrays],
+                [(rows, *array.shape[1:]) for array in head.arrays],
+                head.form,
+            )
+            slot, targets = writer.reserve(layout)
+            self._rows.take(rows, targets)
+            writer.publish(slot, layout, self.number, portion.ordinal, rows)
+        self.portion = next(self._portions, None)
+
+    def warm_up(self) -> None:
+        """Make the first rows, so that they are there when they are asked for."""
+        if self.portion is not None:
+            self._rows.head()
+
+    def suspects(self) -> str:
+        """Say which samples the pipeline was at when it failed; the one, if it fails again."""
+        portion = self.portion
+        if portion is None:
+            return "after the last sample"
+        rows = 0
+        ids: List[int] = []
+        first, last = portion.span.start, portion.span.stop
+        while portion is not None and rows < self._chunk_rows:
+            ids += portion.row_ids.tolist()
+            rows, last = rows + portion.span.rows, portion.span.stop
+            portion = next(self._portions, None)
+        culprit = self._find_culprit(ids)
+        if culprit is not None:
+            return f"at sample {culprit} (of positions {first} to {last})"
+        shown = ", ".join(map(str, ids[:_SHOWN_IDS])) + (", ..." if len(ids) > _SHOWN_IDS else "")
+        return f"at one of {len(ids)} samples of positions {first} to {last}: ids {shown}"
+
+    def _find_culprit(self, ids: Sequence[int]) -> Optional[int]:
+        """Make the suspects again, one by one; None if none of them fails alone."""
+        block = np.array(ids, dtype=np.int64)
+        portions = [Portion(0, 0, 0, MicroSpan(0, 0, len(ids), len(ids)), block)]
+        made = 0
+        try:
+            for _ in self._open(iter(portions), 1):
+                made += 1
+        except Exception:  # noqa: BLE001 - the user's code fails again, that is what is looked for
+            return ids[made] if made < len(ids) else None
+        return None
+
+
+def _chunk_rows(schedule: Schedule, replicas: Tuple[int, ...], producer: Producer) -> int:
+    """Rows to make at once: a round of micro-batches of this host, more if they are small."""
+    size = schedule.batch.micro_batch_size
+    if not schedule.train and schedule.micro_batch_size:
+        size = schedule.micro_batch_size
+    round_rows = size * len(replicas)
+    row_bytes = producer.row_bytes()
+    if not row_bytes:
+        return round_rows
+    return round_rows * max(1, min(8, _CHUNK_BYTES // (round_rows * row_bytes)))

@@ -7,23 +7,27 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """Two convolutions and two dense layers, with dropout before each of the latter."""
+    """Two convolutions and two dense layers, with dropout before each of the latter.
+
+    Smooth throughout: rounding cannot flip a maximum, so runs on other numbers of replicas stay
+    close for long.
+    """
 
     def __init__(self, *, dropout: float = 0.25) -> None:
         super().__init__()
         self.features = nn.Sequential(
             nn.Conv2d(1, 16, kernel_size=5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
+            nn.SiLU(),
+            nn.AvgPool2d(2),
             nn.Conv2d(16, 32, kernel_size=5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
+            nn.SiLU(),
+            nn.AvgPool2d(2),
             nn.Flatten(),
         )
         self.classifier = nn.Sequential(
             nn.Dropout(dropout),
             nn.Linear(32 * 7 * 7, 128),
-            nn.ReLU(),
+            nn.SiLU(),
             nn.Dropout(dropout),
             nn.Linear(128, 10),
         )

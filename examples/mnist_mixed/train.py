@@ -41,7 +41,7 @@ def main() -> None:
         program = session.compile(
             model,
             loss=torch.nn.CrossEntropyLoss(),
-            optimizer=ui.optim.SGD(lr=0.05, momentum=0.9),
+            optimizer=ui.optim.SGD(lr=0.1, momentum=0.9),
             schedule=lambda update: 1.0 - update / num_updates,
         )
         program.fit(

@@ -7,7 +7,7 @@ computes is called on all ranks of a replica's world in the same order, except `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import (
     Any,
     Callable,
@@ -85,6 +85,13 @@ class Call:
     epoch: int = 0
     lr_factor: float = 1.0
     seed: int = 0
+
+    def held(self) -> Call:
+        """Read all micro-batches now, so that the call can be run by more than one program."""
+        updates = tuple(
+            replace(update, micro_batches=tuple(update.micro_batches)) for update in self.updates
+        )
+        return replace(self, updates=updates)
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,10 @@ class Replica(Protocol):
     """
 
     counts_samples: bool
-    """True when W of a micro-batch is its number of rows with ``sample_weight`` not 0."""
+    """Whether W of a micro-batch is, as a rule, its number of rows with ``sample_weight`` not 0.
+
+    A hint: where it holds backward can divide by itself, where it does not one more pass is made.
+    """
 
     def tensors(self) -> Sequence[TensorSpec]:
         """All parameters, buffers and slots that exist now, in a stable order."""

@@ -169,7 +169,8 @@ class HostExecutor:
         if update.samples >= 0 and outcome.samples != update.samples:
             raise DataError(
                 f"update {number}: the ranks ran {outcome.samples} samples, the plan has "
-                f"{update.samples}; every rank must run the micro-batches of its own loader once"
+                f"{update.samples}; every rank must run the call of its own loader, and once: "
+                "call.held() gives one that two programs can run"
             )
         if outcome.non_finite is not None:
             bad = outcome.non_finite

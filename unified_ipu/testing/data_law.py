@@ -180,7 +180,6 @@ class DataLawSuite(AdapterSuite):
         for replicas, micro in ((1, 2), (2, 2), (3, 1)):
             assert facts(replicas, micro) == alone
 
-    @pytest.mark.case("O-D2")
     def test_l2_10_calls_and_updates_are_counted_right(self, ranks: Ranks) -> None:
         plan = batch_plan(1, 1, batch={"updates_per_call": 20}, update={"reduction": "sum"})
         trained = ranks.run(train, 1, run=counting_run(50, plan))[0]

@@ -13,7 +13,7 @@ from unified_ipu.errors import ConfigError, located
 from unified_ipu.events import Counters, PhaseClock
 from unified_ipu.plan import Plan
 from unified_ipu.report import Callback, Summary
-from unified_ipu.session.agreement import synchronised_buffers
+from unified_ipu.session.agreement import shared_buffers, synchronised_buffers
 from unified_ipu.session.batches import call_of
 from unified_ipu.session.evaluation import check_evaluation_loader, evaluate
 from unified_ipu.session.prediction import Outputs
@@ -215,9 +215,11 @@ class Program:
             self._check_open()
             check_evaluation_loader(loader)
             outputs = Outputs(gather)
-            for micro in loader:
-                with self.clock.phase("compute"):
-                    outputs.add(micro, self._executor.predict(micro))
+            # A sample's outputs must not depend on the rank that computes them.
+            with shared_buffers(self._executor, self.communicator):
+                for micro in loader:
+                    with self.clock.phase("compute"):
+                        outputs.add(micro, self._executor.predict(micro))
             return outputs.result(self.communicator)
 
     def weights(self) -> Dict[str, Any]:

@@ -100,6 +100,9 @@ class NumpySubject:
     def dropout_probe(self, size: int, rate: float) -> Model:
         return Model(DropoutProbe(size, rate), {"weight": "w"})
 
+    def normalised(self) -> Model:
+        raise NotImplementedError
+
     def tied(self, weight: float) -> Model:
         raise NotImplementedError
 

@@ -7,13 +7,13 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 import pytest
 
-from unified_ipu.adapter import HostMetric, metrics, optim
+from unified_ipu.adapter import Capability, HostMetric, metrics, optim
 from unified_ipu.data import arrays
 from unified_ipu.testing import samples
 from unified_ipu.testing.oracle import cross_entropy, outputs_of
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import Make, batch_plan, ids_of, make
-from unified_ipu.testing.suite import AdapterSuite
+from unified_ipu.testing.suite import AdapterSuite, relative_error, requires
 
 PADDED = {"batch": {"remainder": "pad"}}
 
@@ -80,6 +80,27 @@ def train_around(rank: Rank, *, evaluates: bool) -> List[Any]:
                 found.append((epoch, record.loss, record.lr, record.update))
         found.append({name: value.tobytes() for name, value in program.weights().items()})
         return found
+
+
+def measure_with_buffers(rank: Rank) -> Dict[str, Any]:
+    """Train on other values on each rank, then evaluate rows that are all the same."""
+    shifted = samples.column(0.0, 1.0, 2.0, 3.0) * (1.0 + rank.world.rank)
+    with rank.session(batch_plan(4 * rank.world.world_size, 4)) as session:
+        model = rank.subject.normalised()
+        program = session.compile(
+            model.native,
+            loss=rank.subject.product_loss(),
+            optimizer=optim.SGD(lr=0.1),
+            adapter=rank.subject.adapter,
+        )
+        program.step((shifted, samples.ones(4)))
+        before = model.canonical(program.weights())
+        data = arrays(samples.ones(5), samples.ones(5))
+        held = session.loader(data, train=False, micro_batch_size=1)
+        loss = program.evaluate(held)["loss"]
+        outputs = program.predict(held, gather="all")[:, 0].tolist()
+        after = model.canonical(program.weights())
+        return {"before": before, "after": after, "loss": loss, "outputs": outputs}
 
 
 def epoch_loss(rank: Rank) -> Dict[str, Any]:
@@ -218,6 +239,21 @@ class EvaluationSuite(AdapterSuite):
         for result in ranks.run(epoch_loss, size):
             assert result["trained"] == pytest.approx(29 / 3, rel=1e-13)
             assert result["evaluated"] == pytest.approx(29 / 3, rel=1e-13)
+
+    @requires(Capability.BUFFERS)
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_l6_7_buffers_are_the_same_for_every_sample_and_stay_as_they_were(
+        self, ranks: Ranks, size: int
+    ) -> None:
+        results = ranks.run(measure_with_buffers, size)
+        for result in results:
+            assert relative_error(result["after"], result["before"]) == 0.0
+            assert result["outputs"] == [result["outputs"][0]] * 5
+            assert result["loss"] == pytest.approx(result["outputs"][0], rel=1e-13)
+            assert result["outputs"] == results[0]["outputs"]
+        if size > 1:
+            means = [float(result["before"]["mean"][0]) for result in results]
+            assert means[0] != means[1], "ranks keep the statistics of their own micro-batches"
 
     @pytest.mark.parametrize("size", [1, 2])
     def test_l6_7_evaluation_changes_nothing(self, ranks: Ranks, size: int) -> None:

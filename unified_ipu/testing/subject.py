@@ -79,6 +79,15 @@ class Subject(Protocol):
         """
         ...
 
+    def normalised(self) -> Model:
+        """Batch normalisation of one float64 feature, times ``weight`` ``[1, 1]``, at first 1.
+
+        Its running statistics are buffers and follow the framework's own rule. Canonical names:
+        ``weight``, ``mean`` and ``variance``, the buffers with one element each. Gated by
+        ``BUFFERS``.
+        """
+        ...
+
     def tied(self, weight: float) -> Model:
         """``x * weight * weight``: one float64 parameter ``[1]`` under two names.
 

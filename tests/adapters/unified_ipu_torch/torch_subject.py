@@ -88,6 +88,12 @@ class TorchSubject:
         native = torch.nn.Sequential(torch.nn.Dropout(rate), last)
         return Model(native, {"weight": "1.weight"}, frozenset({"weight"}))
 
+    def normalised(self) -> Model:
+        norm = torch.nn.BatchNorm1d(1, affine=False, dtype=torch.float64)
+        native = torch.nn.Sequential(norm, linear(np.ones((1, 1)), None, "float64"))
+        names = {"weight": "1.weight", "mean": "0.running_mean", "variance": "0.running_var"}
+        return Model(native, names, frozenset({"weight"}))
+
     def tied(self, weight: float) -> Model:
         return Model(Tied(weight), {"weight": "first.weight", "twin": "second.weight"})
 

@@ -64,23 +64,46 @@ def _reduce_pieces(
             combine(stages, op, target.flat)
         return
     per_piece = group.stage_bytes // flat.itemsize
-    firsts = range(0, flat.size, per_piece)
-    loaded: List[np.ndarray] = _load(group, flat[:per_piece])
+    loading = _Loading(group, flat[:per_piece])
     group.enter(signature)
-    for first in firsts:
+    for first in range(0, flat.size, per_piece):
         # Between two barriers: reduce this piece, load the next, and take out the one before.
         # That is why there are three staging areas.
-        done, shares = loaded, _shares(loaded[0], group.size)
-        start, stop = shares[group.rank]
-        combine([stage[start:stop] for stage in done], op, done[group.rank][start:stop])
+        current = loading
+        current.reduce_share(op)
         following = flat[first + per_piece : first + 2 * per_piece]
         if following.size:
-            loaded = _load(group, following)
+            loading = _Loading(group, following)
         group.meet()
         if target is not None:
-            result = target.flat[first : first + per_piece]
-            for (start, stop), stage in zip(shares, done):
-                result[start:stop] = stage[start:stop]
+            current.take_out(target.flat[first : first + per_piece])
+
+
+class _Loading:
+    """One piece in the staging areas; a rank's own share is needed by nobody else."""
+
+    def __init__(self, group: Group, piece: np.ndarray) -> None:
+        self._rank = group.rank
+        self._stages = [stage[: piece.nbytes].view(piece.dtype) for stage in group.next_stages()]
+        self._shares = _shares(piece, group.size)
+        start, stop = self._shares[group.rank]
+        mine = self._stages[group.rank]
+        mine[:start] = piece[:start]
+        mine[stop:] = piece[stop:]
+        self._own = piece[start:stop]
+
+    def reduce_share(self, op: str) -> None:
+        """Reduce this rank's share into its staging area."""
+        start, stop = self._shares[self._rank]
+        parts = [stage[start:stop] for stage in self._stages]
+        result = parts[self._rank]
+        parts[self._rank] = self._own
+        combine(parts, op, result)
+
+    def take_out(self, result: np.ndarray) -> None:
+        """Copy all shares, once they are reduced."""
+        for (start, stop), stage in zip(self._shares, self._stages):
+            result[start:stop] = stage[start:stop]
 
 
 def _load(group: Group, piece: np.ndarray) -> List[np.ndarray]:

@@ -6,7 +6,6 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from unified_ipu.data.layout import Layout
 from unified_ipu.data.producer import Producer, RowQueue, blocks_of
 from unified_ipu.data.ring_writer import RingWriter
 from unified_ipu.data.schedule import Portion, Schedule
@@ -63,13 +62,7 @@ class Stream:
         if writer is None:
             self._rows.take(rows, None)
         else:
-            head = self._rows.head()
-            layout = Layout.of(
-                [array.dtype.str for array in head.arrays],
-                [(rows, *array.shape[1:]) for array in head.arrays],
-                head.form,
-            )
-            slot, targets = writer.reserve(layout)
+            slot, layout, targets = writer.reserve(self._rows.head(), rows)
             self._rows.take(rows, targets)
             writer.publish(slot, layout, self.number, portion.ordinal, rows)
         self.portion = next(self._portions, None)

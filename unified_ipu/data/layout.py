@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -31,6 +31,11 @@ class Layout:
     offsets: Tuple[int, ...]
     num_bytes: int
     form: Any
+    _pieces: Tuple[Tuple[Tuple[int, ...], Any, int], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        kinds = [np.dtype(dtype) for dtype in self.dtypes]
+        object.__setattr__(self, "_pieces", tuple(zip(self.shapes, kinds, self.offsets)))
 
     @classmethod
     def of(cls, dtypes: Sequence[str], shapes: Sequence[Tuple[int, ...]], form: Any) -> Layout:
@@ -55,12 +60,7 @@ class Layout:
 
     def views(self, slot: np.ndarray) -> List[np.ndarray]:
         """The arrays inside ``slot``, uint8 ``[num_bytes or more]``; views, no copies."""
-        arrays = []
-        for dtype, shape, offset in zip(self.dtypes, self.shapes, self.offsets):
-            kind = np.dtype(dtype)
-            size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-            arrays.append(slot[offset : offset + size].view(kind).reshape(shape))
-        return arrays
+        return [np.ndarray(shape, kind, slot, offset) for shape, kind, offset in self._pieces]
 
 
 def form_of(tree: Tree) -> Any:

@@ -12,20 +12,21 @@ import os
 import socket
 import struct
 import sys
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 from unified_ipu.errors import DataError
 
 _HEADER = struct.Struct("<IIIIQQQ")
 _MAX_BYTES = 1 << 17
+_ROOM = socket.CMSG_SPACE(4)
 _PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid; unix(7)
 
 
 class Kind(IntEnum):
     """What a message is about; R: sent by a rank, W: by the data process."""
 
+    NOTHING = 0  # never sent
     HELLO = 1  # R: who I am; payload: token
     READY = 2  # W: the pipeline is built
     OPEN = 3  # R: stream number, epoch (ordinal), first update (rows)
@@ -36,8 +37,7 @@ class Kind(IntEnum):
     ERROR = 8  # W: what failed; payload: text
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """One message; what a field means depends on the kind."""
 
     kind: Kind
@@ -51,15 +51,7 @@ class Message:
 
     def to_bytes(self) -> bytes:
         """Header and payload, cut to what a socket takes in one piece."""
-        header = _HEADER.pack(
-            self.kind,
-            self.slot,
-            self.generation,
-            self.layout,
-            self.stream,
-            self.ordinal,
-            self.rows,
-        )
+        header = _HEADER.pack(*self[:-1])
         return header if self.payload is None else header + json.dumps(self.payload).encode()
 
     @classmethod
@@ -84,6 +76,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._buffer = bytearray(_MAX_BYTES)
+        self._buffers = [self._buffer]
 
     def fileno(self) -> int:
         """Descriptor of the socket, for ``poll``."""
@@ -98,11 +91,17 @@ class Channel:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
         self._connection.sendmsg([message.to_bytes()], ancillary)
 
+    def set_patience(self, seconds: float) -> None:
+        """Let ``receive`` raise ``BlockingIOError`` when nothing comes for that long."""
+        whole = int(seconds)
+        time = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time)
+
     def receive(self) -> Tuple[Optional[Message], Optional[int]]:
         """Wait for a message and its descriptor; ``(None, None)`` when the other side is gone."""
         try:
             size, ancillary, _, _ = self._connection.recvmsg_into(
-                [self._buffer], socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC
+                self._buffers, _ROOM, socket.MSG_CMSG_CLOEXEC
             )
         except ConnectionResetError:  # gone with something of ours unread
             return None, None

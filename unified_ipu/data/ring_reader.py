@@ -1,16 +1,16 @@
 """A rank's end of the ring: micro-batches as arrays that lie in the slots themselves.
 
 A slot goes back when the last array over it is gone, whoever holds it (a view, a tensor, a graph):
-``weakref.finalize`` on the one array behind all views sends the message, from any thread, without
+a weak reference to the one array behind all views sends the message, from any thread, without
 a lock. A user who keeps batches gets private copies once all slots but one are held.
 """
 
 from __future__ import annotations
 
 import logging
-import select
 import weakref
-from typing import Callable, Dict, Optional, Set
+from functools import partial
+from typing import Callable, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from unified_ipu.data.layout import Layout, tree_of
 from unified_ipu.data.messages import Channel, Kind, Message
 from unified_ipu.errors import DataError
 
-Held = Set[int]
+Held = Dict[int, "weakref.ref[np.ndarray]"]
 
 _STALL_SECONDS = 30.0
 _log = logging.getLogger("unified_ipu.data")
@@ -45,13 +45,15 @@ class RingReader:
         explain_end: Callable[[], str],
     ) -> None:
         self._channel = channel
+        channel.set_patience(_STALL_SECONDS)
         self._name = name
         self._on_copy = on_copy
         self._explain_end = explain_end
         self._arena: Optional[Arena] = None
         self._layouts: Dict[int, Layout] = {}
-        self._held: Held = set()
+        self._held: Held = {}
         self._failure: Optional[str] = None
+        self._stalls = 0
 
     def send(self, message: Message) -> None:
         """Send a message; that the other side is gone shows when its answer is awaited."""
@@ -69,11 +71,12 @@ class RingReader:
         if self._failure is not None:
             raise DataError(self._failure)
         while True:
-            self._wait()
-            message, descriptor = self._channel.receive()
+            message, descriptor = self._receive()
             if message is None:
                 self._failure = self._explain_end()
                 raise DataError(self._failure)
+            if message.kind != Kind.NOTHING:
+                self._stalls = 0
             if message.kind == Kind.ERROR:
                 self._failure = str(message.payload)
                 raise DataError(self._failure)
@@ -82,21 +85,22 @@ class RingReader:
             elif message.kind == Kind.ARENA and descriptor is not None:
                 self._arena = Arena(message.rows, message.slot, message.generation, descriptor)
                 self._arena.close()
-                self._held = set()
+                self._held = {}
             elif message.kind in {Kind.BATCH, Kind.READY}:
                 return message
 
-    def _wait(self) -> None:
-        """Say so when nothing comes for long; how long a pipeline may take is the user's choice."""
-        waited = 0.0
-        while not select.select([self._channel], [], [], _STALL_SECONDS)[0]:
-            waited += _STALL_SECONDS
+    def _receive(self) -> Tuple[Optional[Message], Optional[int]]:
+        """Wait for a message, and say so when nothing comes for long; there is no time limit."""
+        try:
+            return self._channel.receive()
+        except BlockingIOError:
+            self._stalls += 1
             _log.warning(
-                "%s: no batch for %.0f s; the data process (its output stands above) is still at "
-                "it or stuck",
+                "%s: no batch for %.0f s; the data process is still at it, or stuck",
                 self._name,
-                waited,
+                self._stalls * _STALL_SECONDS,
             )
+        return Message(Kind.NOTHING), None
 
     def take(self, batch: Message) -> Delivery:
         """Return the micro-batch behind a message, as the caller's own arrays.
@@ -113,16 +117,14 @@ class RingReader:
             self._on_copy()
             self.drop(batch)
         else:
-            self._held.add(batch.slot)
-            release = Message(Kind.RELEASE, slot=batch.slot, generation=batch.generation)
-            finalizer = weakref.finalize(base, _release, self._channel, self._held, release)
-            finalizer.atexit = False
+            release = partial(_release, self._channel, self._held, batch)
+            self._held[batch.slot] = weakref.ref(base, release)
         ids, *leaves = layout.views(base)
         return Delivery(ids.copy(), tree_of(layout.form, leaves))
 
     def drop(self, batch: Message) -> None:
         """Give a slot back unread."""
-        self.send(Message(Kind.RELEASE, slot=batch.slot, generation=batch.generation))
+        self.send(Message(Kind.RELEASE, batch.slot, batch.generation))
 
     def close(self) -> None:
         """Close the connection; arrays that were handed out stay valid."""
@@ -138,9 +140,9 @@ def _private(base: np.ndarray) -> np.ndarray:
     return copy
 
 
-def _release(channel: Channel, held: Held, release: Message) -> None:
-    held.discard(release.slot)
+def _release(channel: Channel, held: Held, batch: Message, _: object) -> None:
+    held.pop(batch.slot, None)
     try:
-        channel.send(release)
+        channel.send(Message(Kind.RELEASE, batch.slot, batch.generation))
     except OSError:
         return  # closed, or the data process is gone: nobody needs the slot

@@ -10,6 +10,7 @@ import numpy as np
 from unified_ipu.data.arena import Arena
 from unified_ipu.data.layout import Layout
 from unified_ipu.data.messages import Channel, Kind, Message
+from unified_ipu.data.producer import Chunk
 
 _BUDGET_BYTES = 64 << 20
 _MIN_SLOTS, _MAX_SLOTS = 3, 8  # one in use, one just released, one being written
@@ -27,7 +28,7 @@ class RingWriter:
         self.wanted_stream = -1
         self._arena: Optional[Arena] = None
         self._free: List[int] = []
-        self._layouts: Dict[Tuple[object, ...], int] = {}
+        self._layouts: Dict[Tuple[int, object], Tuple[int, Layout]] = {}
 
     @property
     def is_ready(self) -> bool:
@@ -39,27 +40,29 @@ class RingWriter:
         if self._arena is not None and generation == self._arena.generation:
             self._free.append(slot)  # the last one freed is used next: its pages are warm
 
-    def reserve(self, layout: Layout) -> Tuple[int, List[np.ndarray]]:
-        """Return a free slot and the arrays of ``layout`` in it, ``[rows, ...]`` each.
+    def reserve(self, chunk: Chunk, rows: int) -> Tuple[int, int, List[np.ndarray]]:
+        """Return a free slot, the number of its layout, and its arrays, ``[rows, ...]`` each.
 
         A layout that no slot can hold makes a new arena; the rank learns of both.
-        """
-        if self._arena is None or layout.num_bytes > self._arena.slot_bytes:
-            self._replace_arena(layout.num_bytes)
-        slot = self._free.pop()
-        return slot, layout.views(self._current.slot(slot, layout.num_bytes))
 
-    def publish(self, slot: int, layout: Layout, stream: int, ordinal: int, rows: int) -> None:
+        Args:
+            chunk: What the rows look like.
+            rows: Of the micro-batch.
+        """
+        known = self._layouts.get((rows, chunk.key))
+        if known is None:
+            known = self._announce(chunk, rows)
+        number, layout = known
+        arena = self._arena
+        if arena is None or layout.num_bytes > arena.slot_bytes:
+            arena = self._replace_arena(layout.num_bytes)
+        slot = self._free.pop()
+        return slot, number, layout.views(arena.slot(slot, layout.num_bytes))
+
+    def publish(self, slot: int, layout: int, stream: int, ordinal: int, rows: int) -> None:
         """Tell the rank that a micro-batch lies in ``slot``."""
-        key = (layout.dtypes, layout.shapes, repr(layout.form))
-        number = self._layouts.get(key)
-        if number is None:
-            number = self._layouts[key] = len(self._layouts)
-            payload = layout.to_payload()
-            self.channel.send(Message(Kind.LAYOUT, layout=number, payload=payload))
-        generation = self._current.generation
-        batch = Message(Kind.BATCH, slot, generation, number, stream, ordinal, rows)
-        self.channel.send(batch)
+        generation = 0 if self._arena is None else self._arena.generation
+        self.channel.send(Message(Kind.BATCH, slot, generation, layout, stream, ordinal, rows))
 
     def tell(self, message: Message) -> None:
         """Send a message that a rank which is gone need not hear."""
@@ -72,13 +75,18 @@ class RingWriter:
             self._arena.close()
         self.channel.close()
 
-    @property
-    def _current(self) -> Arena:
-        if self._arena is None:
-            raise RuntimeError("no arena yet")
-        return self._arena
+    def _announce(self, chunk: Chunk, rows: int) -> Tuple[int, Layout]:
+        number = len(self._layouts)
+        layout = Layout.of(
+            [array.dtype.str for array in chunk.arrays],
+            [(rows, *array.shape[1:]) for array in chunk.arrays],
+            chunk.form,
+        )
+        self._layouts[rows, chunk.key] = (number, layout)
+        self.channel.send(Message(Kind.LAYOUT, layout=number, payload=layout.to_payload()))
+        return number, layout
 
-    def _replace_arena(self, slot_bytes: int) -> None:
+    def _replace_arena(self, slot_bytes: int) -> Arena:
         generation = 0
         if self._arena is not None:
             generation = self._arena.generation + 1
@@ -89,3 +97,4 @@ class RingWriter:
         message = Message(Kind.ARENA, slot=slots, generation=generation, rows=slot_bytes)
         self.channel.send(message, arena.descriptor)
         arena.close()
+        return arena

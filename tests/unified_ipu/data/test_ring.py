@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from unified_ipu.data.arena import Arena
-from unified_ipu.data.layout import Layout, form_of, tree_of
+from unified_ipu.data.layout import form_of, tree_of
 from unified_ipu.data.messages import Channel, Kind, Message, shorten
+from unified_ipu.data.producer import Chunk
 from unified_ipu.data.ring_reader import RingReader
 from unified_ipu.data.ring_writer import RingWriter
 from unified_ipu.errors import DataError
@@ -37,10 +38,9 @@ class Ring:
     def write(self, value, shape=(2, 3), dtype="float32"):
         x, y = np.full(shape, value, dtype), np.arange(shape[0])
         tree = {"x": x, "y": [y]}
-        arrays = [np.arange(shape[0]) + 100 * value, x, y]
-        layout = Layout.of([a.dtype.str for a in arrays], [a.shape for a in arrays], form_of(tree))
-        slot, targets = self.writer.reserve(layout)
-        for target, array in zip(targets, arrays):
+        chunk = Chunk.of(np.arange(shape[0]) + 100 * value, tree)
+        slot, layout, targets = self.writer.reserve(chunk, shape[0])
+        for target, array in zip(targets, chunk.arrays):
             np.copyto(target, array)
         self.writer.publish(slot, layout, 0, self.sent, shape[0])
         self.sent += 1
@@ -221,12 +221,13 @@ def test_an_error_comes_after_the_batches_before_it(ring):
 
 
 def test_a_long_wait_is_reported_and_goes_on(ring, monkeypatch, caplog):
-    monkeypatch.setattr("unified_ipu.data.ring_reader._STALL_SECONDS", 0.05)
+    monkeypatch.setattr("unified_ipu.data.ring_reader._STALL_SECONDS", 60.0)
+    ring.reader._channel.set_patience(0.05)
     writing = threading.Timer(0.3, ring.write, [4])
     writing.start()
     assert ring.read().tree["x"][0, 0] == 4
     writing.join()
-    assert "loader: no batch for 0 s" in caplog.text
+    assert "loader: no batch for 60 s" in caplog.text
 
 
 def test_a_layout_is_sent_once(ring):

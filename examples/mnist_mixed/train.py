@@ -44,12 +44,13 @@ def main() -> None:
             optimizer=ui.optim.SGD(lr=0.1, momentum=0.9),
             schedule=lambda update: 1.0 - update / num_updates,
         )
-        program.fit(
+        summary = program.fit(
             train,
             epochs=arguments.epochs,
             validation=test,
             metrics={"accuracy": ui.metrics.accuracy},
         )
+        session.print(f"test accuracy {summary.validation['accuracy']:.4f}")
 
 
 if __name__ == "__main__":

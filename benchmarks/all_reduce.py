@@ -2,9 +2,9 @@
 
 ``reduce`` is ``Reducer.reduce`` on gradients in shared memory, with division, norm and the check
 for inf and nan; ``clip`` the same with clipping; ``all_reduce`` the collective on any array, which
-copies in and out. The peer is ``torch.distributed.all_reduce`` alone. All alternate in the same
-processes; numbers are medians over rounds of the mean of one round, in microseconds, wall time of
-rank 0 beside CPU time summed over ranks. On shared cores trust the CPU ratio.
+copies in and out. The peer is ``torch.distributed.all_reduce`` and the division. All alternate in
+the same processes; numbers are medians over rounds of the mean of one round, in microseconds, wall
+time of rank 0 beside CPU time summed over ranks. On shared cores trust the CPU ratio.
 """
 
 from __future__ import annotations
@@ -28,52 +28,70 @@ OTHER_BAR = {2: 1.0, 4: 5.0, 8: 5.0}
 Measured = Dict[str, List[Tuple[float, float]]]
 
 
-def run_rank(arguments: argparse.Namespace) -> None:
+def contenders(communicator: Any, nbytes: int) -> Dict[str, Callable[[], Any]]:
+    """What is compared, each on gradients of its own."""
     import numpy as np
     import torch
     import torch.distributed as dist
 
-    from unified_ipu.comms import Reducer, connect
+    from unified_ipu.comms import Reducer
     from unified_ipu.plan import TensorSpec, plan_buckets
+
+    tensor = torch.ones(nbytes // 4)
+    array = np.ones(nbytes // 4, np.float32)
+    plan = plan_buckets([TensorSpec("gradient", array.shape, "float32")], nbytes)
+    reducer = Reducer(communicator, plan, 8)
+    reducer.gradients[0].fill(1)
+    factor = 1.0 / communicator.size
+
+    def reduce(clip_norm: Any = None) -> None:
+        reducer.reduce(contributes=True, divide=lambda _: factor, clip_norm=clip_norm)
+
+    def gloo() -> None:
+        dist.all_reduce(tensor)
+        tensor.mul_(factor)  # or the sums overflow
+
+    return {
+        "gloo": gloo,
+        "reduce": reduce,
+        "clip": lambda: reduce(1.0),
+        "all_reduce": lambda: communicator.all_reduce(array, op="mean", out=array),
+    }
+
+
+def alternate(communicator: Any, nbytes: int, rounds: int) -> Measured:
+    """Wall and CPU seconds of each round of each contender."""
+    calls = contenders(communicator, nbytes)
+    measured: Measured = {name: [] for name in calls}
+    for round_index in range(rounds + 1):
+        for name, call in calls.items():
+            communicator.barrier()
+            wall, cpu = time.perf_counter(), time.process_time()
+            for _ in range(ITERATIONS[nbytes]):
+                call()
+            spent = time.perf_counter() - wall, time.process_time() - cpu
+            if round_index:  # the first one warms up
+                measured[name].append(spent)
+    return measured
+
+
+def run_rank(arguments: argparse.Namespace) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from unified_ipu.comms import connect
 
     rank, size = arguments.rank, arguments.ranks
     if arguments.pin:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.set_num_threads(1)
-    store = dist.FileStore(arguments.store, size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    init_method = f"file://{arguments.store}"
+    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=size)
     communicator = connect(rank=rank, size=size, job=arguments.job, timeout_seconds=120)
-    results: Dict[str, Measured] = {}
-    for label, nbytes in SIZES.items():
-        tensor = torch.ones(nbytes // 4)
-        array = np.ones(nbytes // 4, np.float32)
-        plan = plan_buckets([TensorSpec("gradient", array.shape, "float32")], nbytes)
-        reducer = Reducer(communicator, plan, 8)
-        reducer.gradients[0].fill(1)
-
-        def reduce(clip_norm: Any = None, reducer: Reducer = reducer) -> None:
-            reducer.reduce(contributes=True, divide=lambda _: 1.0 / size, clip_norm=clip_norm)
-
-        contenders: Dict[str, Callable[[], Any]] = {
-            "gloo": lambda tensor=tensor: dist.all_reduce(tensor),
-            "reduce": reduce,
-            "clip": lambda reduce=reduce: reduce(1.0),
-            "all_reduce": lambda array=array: communicator.all_reduce(array, op="mean", out=array),
-        }
-        measured: Measured = {name: [] for name in contenders}
-        for round_index in range(arguments.rounds + 1):
-            for name, call in contenders.items():
-                tensor.fill_(1)
-                communicator.barrier()
-                wall, cpu = time.perf_counter(), time.process_time()
-                for _ in range(ITERATIONS[nbytes]):
-                    call()
-                spent = time.perf_counter() - wall, time.process_time() - cpu
-                if round_index:  # the first one warms up
-                    measured[name].append(spent)
-        results[label] = measured
-        reducer.close()
+    results = {
+        label: alternate(communicator, nbytes, arguments.rounds) for label, nbytes in SIZES.items()
+    }
     gathered = communicator.all_gather_value(results)
     communicator.close()
     dist.destroy_process_group()
@@ -106,7 +124,7 @@ def summarise(world: List[Dict[str, Measured]], label: str, name: str) -> Tuple[
     return statistics.median(walls) / calls, statistics.median(cpus) / calls
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world", type=int, nargs="*", default=[2, 4], help="numbers of ranks")
     parser.add_argument("--rounds", type=int, default=5)
@@ -116,35 +134,43 @@ def main() -> None:
         parser.add_argument(hidden, type=int, help=argparse.SUPPRESS)
     for hidden in ("--store", "--job"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def report(world: List[Dict[str, Measured]], label: str, name: str) -> List[Dict[str, Any]]:
+    """Print one line and return its rows."""
+    ranks = len(world)
+    ours, peer = summarise(world, label, name), summarise(world, label, "gloo")
+    bar = BARS.get((ranks, label), OTHER_BAR.get(ranks, 1.0)) if name == "reduce" else 1.0
+    print(
+        f"{ranks} ranks  {label:>8}  {name:10}  ours {ours[0]:9.0f} us "
+        f"(CPU {ours[1]:9.0f})   gloo {peer[0]:9.0f} us (CPU {peer[1]:9.0f})   "
+        f"ratio {peer[0] / ours[0]:6.1f} (CPU {peer[1] / ours[1]:6.1f})   bar {bar:g}",
+        flush=True,
+    )
+    return [
+        {
+            "row": f"{name}, {ranks} ranks, {label}, {clock} microseconds",
+            "ours": mine,
+            "peer": other,
+            "ratio": other / mine,
+            "bar": bar,
+        }
+        for clock, mine, other in zip(("wall", "CPU"), ours, peer)
+    ]
+
+
+def main() -> None:
+    arguments = parse()
     if arguments.rank is not None:
         run_rank(arguments)
         return
-
-    rows = []
+    rows: List[Dict[str, Any]] = []
     for ranks in arguments.world:
         world = run_world(ranks, arguments.rounds, pin=arguments.pin)
         for label in SIZES:
-            peer = summarise(world, label, "gloo")
             for name in ("reduce", "clip", "all_reduce"):
-                ours = summarise(world, label, name)
-                bar = BARS.get((ranks, label), OTHER_BAR.get(ranks, 1.0))
-                bar = bar if name == "reduce" else 1.0
-                for clock, mine, other in zip(("wall", "CPU"), ours, peer):
-                    rows.append(
-                        {
-                            "row": f"{name}, {ranks} ranks, {label}, {clock} microseconds",
-                            "ours": mine,
-                            "peer": other,
-                            "ratio": other / mine,
-                            "bar": bar,
-                        }
-                    )
-                print(
-                    f"{ranks} ranks  {label:>8}  {name:10}  ours {ours[0]:9.0f} us "
-                    f"(CPU {ours[1]:9.0f})   gloo {peer[0]:9.0f} us (CPU {peer[1]:9.0f})   "
-                    f"ratio {peer[0] / ours[0]:6.1f} (CPU {peer[1] / ours[1]:6.1f})   bar {bar:g}"
-                )
+                rows += report(world, label, name)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

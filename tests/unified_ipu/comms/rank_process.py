@@ -22,6 +22,15 @@ def add_up(communicator, argument):
     say(communicator.all_reduce(np.array([float(argument)])).tolist())
 
 
+def add_up_five_times(communicator, argument):
+    """One job after another in the same process, each with a world of its own."""
+    name, _, value = argument.partition(":")
+    for number in range(5):
+        world = connect(rank=communicator.rank, size=2, job=f"{name} {number}", timeout_seconds=30)
+        say(world.all_reduce(np.array([float(value) + number])).tolist())
+        world.close()
+
+
 def hang(communicator, argument):
     """Meet once; then the last rank does something else for long, the others wait for it."""
     communicator.barrier("start")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -12,8 +11,7 @@ from unified_ipu.adapter import MicroBatch, Tree
 from unified_ipu.errors import DataError
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """One micro-batch, ready for the model.
 
     Args:
@@ -47,17 +45,11 @@ def read_batch(micro: MicroBatch, device: torch.device) -> Batch:
     Raises:
         DataError: If a leaf has no torch dtype.
     """
-    return Batch(
-        tree=to_tensors(micro.tree, device),
-        rows=micro.rows,
-        counted=_padding(micro.sample_weight),
-        host_tree=micro.tree,
-    )
+    counted = None if micro.sample_weight is None else _padding(micro.sample_weight)
+    return Batch(to_tensors(micro.tree, device), micro.rows, counted, micro.tree)
 
 
-def _padding(sample_weight: Optional[Any]) -> Optional[Any]:
-    if sample_weight is None:
-        return None
+def _padding(sample_weight: Any) -> Optional[Any]:
     counted = np.asarray(sample_weight) != 0
     return None if counted.all() else counted
 
@@ -119,7 +111,11 @@ def map_tree(tree: Tree, function: Any) -> Tree:
 
 def to_tensors(tree: Tree, device: torch.device) -> Tree:
     """Tensors on ``device`` for every array of a tree."""
-    return map_tree(tree, lambda leaf: to_tensor(leaf, device))
+    if type(tree) is tuple:  # nearly always; saves the general walk
+        return tuple([to_tensors(child, device) for child in tree])
+    if isinstance(tree, (dict, list, tuple)):
+        return map_tree(tree, lambda leaf: to_tensor(leaf, device))
+    return to_tensor(tree, device)
 
 
 def to_tensor(leaf: Any, device: torch.device) -> torch.Tensor:
@@ -128,11 +124,14 @@ def to_tensor(leaf: Any, device: torch.device) -> torch.Tensor:
     Raises:
         DataError: If torch has no such dtype.
     """
-    if not isinstance(leaf, torch.Tensor):
-        leaf = alias(np.asarray(leaf))
-    if leaf.device != device:
-        leaf = leaf.to(device, non_blocking=True)
-    return leaf  # type: ignore[no-any-return]  # narrowed above
+    tensor: torch.Tensor
+    if isinstance(leaf, torch.Tensor):
+        tensor = leaf
+    else:
+        tensor = alias(leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf))
+    if tensor.device != device:
+        tensor = tensor.to(device, non_blocking=True)
+    return tensor
 
 
 def to_numpy(tree: Tree) -> Tree:
@@ -168,10 +167,12 @@ def alias(array: Any) -> torch.Tensor:
     """
     if not array.flags.writeable:
         array = np.array(array) if _is_mapped_file(array) else np.asarray(_Writable(array))
-    if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
-        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
     try:
         return torch.from_numpy(array)
+    except (TypeError, ValueError):
+        pass  # negative strides, foreign byte order, or no such dtype
+    try:
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     except (TypeError, ValueError) as error:
         raise DataError(
             f"a leaf of the batch has dtype {array.dtype} and shape {array.shape}, which torch "

@@ -76,12 +76,12 @@ class OwnGradients:
 
     def finish(self) -> List[bool]:
         """A parameter without a gradient was not used."""
-        self.prepare()
-        for parameter in self._parameters:
-            if parameter.grad is not None and parameter.grad.layout is not torch.strided:
-                parameter.grad = parameter.grad.to_dense()  # of sparse embeddings
-        self.collect()
-        return [kept is not None for kept in self._kept]
+        used = []
+        for index, kept in enumerate(self._kept):
+            used.append(kept is not None)
+            if kept is not None and kept.layout is not torch.strided:  # of sparse embeddings
+                self._kept[index] = self._parameters[index].grad = kept.to_dense()
+        return used
 
     def receive(self) -> None:
         """They are in place."""
@@ -273,22 +273,15 @@ def squared_norm(gradients: Sequence[torch.Tensor]) -> float:
     total = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         for gradient in gradients:
-            square = _dot(gradient)
+            if gradient.is_cpu:
+                flat = gradient.numpy().ravel("K")  # no copy while the memory is dense
+                square = float(np.dot(flat, flat))
+            else:
+                square = float(torch.linalg.vector_norm(gradient)) ** 2
             if not math.isfinite(square):
-                square = _careful_square(gradient)
+                square = float(gradient.double().square().sum())
             total += square
     # Only finite float64 gradients beyond 1e154 get here with an infinite sum.
     if math.isinf(total) and all(bool(torch.isfinite(g).all()) for g in gradients):
         return sys.float_info.max
     return total
-
-
-def _dot(gradient: torch.Tensor) -> float:
-    if gradient.device.type == "cpu" and gradient.is_contiguous():
-        flat = gradient.numpy().reshape(-1)
-        return float(np.dot(flat, flat))
-    return float(torch.linalg.vector_norm(gradient)) ** 2
-
-
-def _careful_square(gradient: torch.Tensor) -> float:
-    return float(gradient.double().square().sum())

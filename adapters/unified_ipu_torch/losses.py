@@ -68,6 +68,18 @@ _FUNCTIONS: Dict[Any, Callable[..., nn.Module]] = {
     functional.multi_margin_loss: nn.MultiMarginLoss,
 }
 
+_PASSING: Dict[type, Callable[[Any, Any], Tuple[Any, ...]]] = {
+    nn.GaussianNLLLoss: lambda outputs, targets: (outputs[0], targets, outputs[1]),
+    nn.CTCLoss: lambda outputs, targets: (outputs, *targets),
+    nn.TripletMarginLoss: lambda outputs, _: tuple(outputs),
+    nn.TripletMarginWithDistanceLoss: lambda outputs, _: tuple(outputs),
+    nn.CosineEmbeddingLoss: lambda outputs, targets: (*outputs, targets),
+    nn.MarginRankingLoss: lambda outputs, targets: (*outputs, targets),
+}
+"""Arguments of the losses that do not take (outputs, targets)."""
+
+_NARROW = frozenset({torch.int32, torch.int16, torch.int8})
+
 
 def as_module(loss: Any) -> Any:
     """Return the module of one of torch's loss functions, or ``loss`` itself.
@@ -128,6 +140,9 @@ class KnownLoss:
         self._loss = loss
         self._each = copy.copy(loss)
         self._each.reduction = "none"
+        self._takes_indices = words == CLASSES
+        self._ignored = getattr(loss, "ignore_index", None)
+        self._pass = _PASSING.get(next(k for k in _DENOMINATORS if isinstance(loss, k)))
 
     @property
     def is_mean(self) -> bool:
@@ -165,7 +180,7 @@ class KnownLoss:
         if array.dtype.kind == "f":  # probabilities of classes: every position counts
             share = 1.0 if counted is None else float(np.mean(counted))
             return float(array.size / array.shape[1] * share)
-        kept = array != self._loss.ignore_index
+        kept = array != self._ignored
         if counted is not None:
             kept = kept & counted.reshape((-1,) + (1,) * (array.ndim - 1))
         if self._loss.weight is None:
@@ -203,19 +218,12 @@ class KnownLoss:
         return tuple(broadcast_shapes(*(part.shape for part in parts)))
 
     def _call(self, loss: Any, outputs: Any, targets: Any) -> torch.Tensor:
-        if self.words == CLASSES and targets.dtype in {torch.int32, torch.int16, torch.int8}:
+        if self._takes_indices and targets.dtype in _NARROW:
             targets = targets.long()  # the only class indices torch takes are int64 and uint8
-        if isinstance(loss, nn.GaussianNLLLoss):
-            result = loss(outputs[0], targets, outputs[1])
-        elif isinstance(loss, nn.CTCLoss):
-            result = loss(outputs, *targets)
-        elif isinstance(loss, (nn.TripletMarginLoss, nn.TripletMarginWithDistanceLoss)):
-            result = loss(*outputs)
-        elif isinstance(loss, (nn.CosineEmbeddingLoss, nn.MarginRankingLoss)):
-            result = loss(*outputs, targets)
-        else:
-            result = loss(outputs, targets)
-        return result  # type: ignore[no-any-return]  # one of torch's own
+        passing = self._pass
+        result: torch.Tensor
+        result = loss(outputs, targets) if passing is None else loss(*passing(outputs, targets))
+        return result
 
 
 def _on_host(array: Any) -> Any:

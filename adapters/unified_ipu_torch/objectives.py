@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Optional, Protocol, Tuple
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Protocol, Tuple
 
 import numpy as np
 import torch
@@ -16,8 +15,7 @@ from unified_ipu_torch.losses import KnownLoss, as_module, denominator
 _REDUCTIONS = ("mean", "sum", "none")
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """What one micro-batch gave: S is ``value * factor``.
 
     Args:
@@ -31,7 +29,7 @@ class Score:
     value: Optional[torch.Tensor]
     factor: float
     weight: Any
-    metrics: Mapping[str, Tuple[Any, Any]] = field(default_factory=dict)
+    metrics: Mapping[str, Tuple[Any, Any]] = {}
     outputs: Any = None
 
 

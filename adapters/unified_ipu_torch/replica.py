@@ -186,7 +186,7 @@ class TorchReplica:
         """
         if self._optimizer is None:
             raise ConfigError("this program has no optimizer; pass optimizer= to compile to train")
-        active = list(used) if owned is None else [u and o for u, o in zip(used, owned)]
+        active = used if owned is None else [u and o for u, o in zip(used, owned)]
         with translated():
             self._gradients.receive()
             if scale != 1.0:
@@ -197,6 +197,9 @@ class TorchReplica:
                 ]
                 if present:
                     torch._foreach_mul_(present, scale)
+            if lr_factor == 1.0 and all(active):
+                self._optimizer.step()
+                return
             with scaled_rates(self._optimizer, lr_factor):
                 with without_gradient(self._parameters, active):
                     self._optimizer.step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import torch
 
@@ -15,43 +15,41 @@ class Counting:
     """Collects S, W and metrics of micro-batches as they are, numbers or tensors."""
 
     def __init__(self) -> None:
-        self._scores: List[Score] = []
+        self._numbers: List[Any] = []  # value, factor, weight, then metrics, for each micro-batch
+        self._names: List[Tuple[str, ...]] = []
 
     def clear(self) -> None:
         """Forget the update before."""
-        self._scores = []
+        self._numbers, self._names = [], []
 
     def add(self, score: Score) -> None:
         """Keep one micro-batch's numbers, without its graph."""
-        value = None if score.value is None else score.value.detach()
-        metrics = {
-            name: (_detached(pair[0]), _detached(pair[1]))
-            for name, pair in checked_metrics(score.metrics).items()
-        }
-        self._scores.append(Score(value, score.factor, _detached(score.weight), metrics))
+        value = 0.0 if score.value is None else score.value
+        self._numbers += (_kept(value), score.factor, _kept(score.weight))
+        names: Tuple[str, ...] = ()
+        if score.metrics:
+            names = tuple(checked_metrics(score.metrics))
+            for pair in score.metrics.values():
+                self._numbers += (_kept(pair[0]), _kept(pair[1]))
+        self._names.append(names)
 
     def read(self, used: Sequence[bool]) -> Tally:
         """Sums over the micro-batches, in float64."""
-        numbers: List[Any] = []
-        for score in self._scores:
-            numbers += [0.0 if score.value is None else score.value, score.factor, score.weight]
-            for pair in score.metrics.values():
-                numbers += pair
-        values = iter(read_numbers(numbers))
+        values = iter(read_numbers(self._numbers))
         loss_sum, weight = 0.0, 0.0
         metrics: Dict[str, Tuple[float, float]] = {}
-        for score in self._scores:
+        for names in self._names:
             value, factor, counted = next(values), next(values), next(values)
             # A mean over nothing is NaN, but its sum is 0.
             loss_sum += 0.0 if counted == 0.0 else value * factor
             weight += counted
-            for name in score.metrics:
+            for name in names:
                 before = metrics.get(name, (0.0, 0.0))
                 metrics[name] = (before[0] + next(values), before[1] + next(values))
-        return Tally(loss_sum=loss_sum, weight=weight, used=list(used), metrics=metrics)
+        return Tally(loss_sum=loss_sum, weight=weight, used=used, metrics=metrics)
 
 
-def checked_metrics(metrics: Any) -> Dict[str, Tuple[Any, Any]]:
+def checked_metrics(metrics: Mapping[str, Any]) -> Dict[str, Tuple[Any, Any]]:
     """Return the metrics of an objective.
 
     Raises:
@@ -68,22 +66,16 @@ def checked_metrics(metrics: Any) -> Dict[str, Tuple[Any, Any]]:
 
 def read_numbers(numbers: Sequence[Any]) -> List[float]:
     """All of them as Python numbers, with one copy from the device."""
-    on_device = [
-        (index, number)
-        for index, number in enumerate(numbers)
-        if isinstance(number, torch.Tensor) and number.device.type != "cpu"
-    ]
-    values: List[float] = [0.0] * len(numbers)
-    if on_device:
-        stacked = torch.stack([number.double().reshape(()) for _, number in on_device])
-        for (index, _), value in zip(on_device, stacked.tolist()):
-            values[index] = value
-    taken = {index for index, _ in on_device}
-    for index, number in enumerate(numbers):
-        if index not in taken:
-            values[index] = float(number)
-    return values
+    waiting = [n for n in numbers if isinstance(n, torch.Tensor)]
+    if not waiting:
+        return [float(n) for n in numbers]
+    stacked = torch.stack([n.detach().double().reshape(()) for n in waiting])
+    read = iter(stacked.tolist())
+    return [next(read) if isinstance(n, torch.Tensor) else float(n) for n in numbers]
 
 
-def _detached(number: Any) -> Any:
-    return number.detach() if isinstance(number, torch.Tensor) else number
+def _kept(number: Any) -> Any:
+    if not isinstance(number, torch.Tensor):
+        return number
+    # On the host reading costs nothing; from a device everything is read at once.
+    return number.item() if number.is_cpu else number.detach()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import lru_cache
 from importlib import metadata
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -20,7 +22,7 @@ def registered(group: str = GROUP) -> Dict[str, metadata.EntryPoint]:
         ContractError: If one name is registered with two different targets.
     """
     points: Dict[str, metadata.EntryPoint] = {}
-    for point in _entry_points(group):
+    for point in _entry_points(group, tuple(sys.path)):
         known = points.setdefault(point.name, point)
         if known.value != point.value:
             raise ContractError(
@@ -31,11 +33,15 @@ def registered(group: str = GROUP) -> Dict[str, metadata.EntryPoint]:
     return points
 
 
-def _entry_points(group: str) -> List[metadata.EntryPoint]:
+@lru_cache(maxsize=None)
+def _entry_points(group: str, path: Tuple[str, ...]) -> Tuple[metadata.EntryPoint, ...]:
+    # Reading what is installed takes milliseconds, several times a session. ``path`` is only the
+    # key; before an adapter is reported as missing, the cache is cleared for the next try.
+    del path
     points: Any = metadata.entry_points()
     if hasattr(points, "select"):
-        return list(points.select(group=group))
-    return list(points.get(group, ()))  # a plain dict before Python 3.10
+        return tuple(points.select(group=group))
+    return tuple(points.get(group, ()))  # a plain dict before Python 3.10
 
 
 def available_adapters() -> Tuple[str, ...]:
@@ -52,6 +58,7 @@ def load_adapter(name: str) -> Adapter:
     """
     points = registered()
     if name not in points:
+        _entry_points.cache_clear()
         known = ", ".join(sorted(points)) or "none"
         raise AdapterNotFoundError(
             name, f"no such adapter; registered: {known}. Install the package that brings it"
@@ -92,6 +99,7 @@ def find_adapter(model: Any, name: Optional[str] = None) -> Adapter:
         if adapter.accepts(model):
             return adapter
         refused.append(candidate)
+    _entry_points.cache_clear()
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     asked = ", ".join(refused) or "none registered"
     raise AdapterNotFoundError(

@@ -26,11 +26,10 @@ _PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid; unix(7)
 class Kind(IntEnum):
     """What a message is about; R: sent by a rank, W: by the data process."""
 
-    NOTHING = 0  # never sent
     HELLO = 1  # R: who I am; payload: token
     READY = 2  # W: the pipeline is built
     OPEN = 3  # R: stream number, epoch (ordinal), first update (rows)
-    RELEASE = 4  # R: a slot of a generation is free again
+    RELEASE = 4  # R: slots of a generation are free again, one bit each (ordinal)
     LAYOUT = 5  # W: what lies where in slots of that layout number
     ARENA = 6  # W: new shared memory, its descriptor beside; slot bytes (rows), count (slot)
     BATCH = 7  # W: a micro-batch lies in a slot
@@ -97,12 +96,14 @@ class Channel:
         time = struct.pack("ll", whole, int((seconds - whole) * 1e6))
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time)
 
-    def receive(self) -> Tuple[Optional[Message], Optional[int]]:
-        """Wait for a message and its descriptor; ``(None, None)`` when the other side is gone."""
+    def receive(self, *, wait: bool = True) -> Tuple[Optional[Message], Optional[int]]:
+        """Return a message and its descriptor; ``(None, None)`` when the other side is gone.
+
+        Without ``wait`` it raises ``BlockingIOError`` when there is none.
+        """
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         try:
-            size, ancillary, _, _ = self._connection.recvmsg_into(
-                self._buffers, _ROOM, socket.MSG_CMSG_CLOEXEC
-            )
+            size, ancillary, _, _ = self._connection.recvmsg_into(self._buffers, _ROOM, flags)
         except ConnectionResetError:  # gone with something of ours unread
             return None, None
         descriptor: Optional[int] = None

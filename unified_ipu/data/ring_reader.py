@@ -1,15 +1,12 @@
 """A rank's end of the ring: micro-batches as arrays that lie in the slots themselves.
 
-A slot goes back when the last array over it is gone, whoever holds it (a view, a tensor, a graph):
-a weak reference to the one array behind all views sends the message, from any thread, without
-a lock. A user who keeps batches gets private copies once all slots but one are held.
+A slot goes back when the last array over it is gone, whoever holds it (a view, a tensor, a graph).
+A user who keeps batches gets private copies once all slots but one are held.
 """
 
 from __future__ import annotations
 
 import logging
-import weakref
-from functools import partial
 from typing import Callable, Dict, Optional, Tuple
 
 import numpy as np
@@ -18,9 +15,8 @@ from unified_ipu.data.arena import Arena
 from unified_ipu.data.feed import Delivery
 from unified_ipu.data.layout import Layout, tree_of
 from unified_ipu.data.messages import Channel, Kind, Message
+from unified_ipu.data.slot_returns import SlotReturns
 from unified_ipu.errors import DataError
-
-Held = Dict[int, "weakref.ref[np.ndarray]"]
 
 _STALL_SECONDS = 30.0
 _log = logging.getLogger("unified_ipu.data")
@@ -51,9 +47,8 @@ class RingReader:
         self._explain_end = explain_end
         self._arena: Optional[Arena] = None
         self._layouts: Dict[int, Layout] = {}
-        self._held: Held = {}
+        self._returns: Optional[SlotReturns] = None
         self._failure: Optional[str] = None
-        self._stalls = 0
 
     def send(self, message: Message) -> None:
         """Send a message; that the other side is gone shows when its answer is awaited."""
@@ -68,39 +63,19 @@ class RingReader:
         Raises:
             DataError: If the pipeline failed or the data process is gone.
         """
-        if self._failure is not None:
-            raise DataError(self._failure)
-        while True:
+        while self._failure is None:
             message, descriptor = self._receive()
             if message is None:
                 self._failure = self._explain_end()
-                raise DataError(self._failure)
-            if message.kind != Kind.NOTHING:
-                self._stalls = 0
-            if message.kind == Kind.ERROR:
+            elif message.kind == Kind.ERROR:
                 self._failure = str(message.payload)
-                raise DataError(self._failure)
-            if message.kind == Kind.LAYOUT:
+            elif message.kind == Kind.LAYOUT:
                 self._layouts[message.layout] = Layout.from_payload(message.payload)
             elif message.kind == Kind.ARENA and descriptor is not None:
-                self._arena = Arena(message.rows, message.slot, message.generation, descriptor)
-                self._arena.close()
-                self._held = {}
+                self._map(message, descriptor)
             elif message.kind in {Kind.BATCH, Kind.READY}:
                 return message
-
-    def _receive(self) -> Tuple[Optional[Message], Optional[int]]:
-        """Wait for a message, and say so when nothing comes for long; there is no time limit."""
-        try:
-            return self._channel.receive()
-        except BlockingIOError:
-            self._stalls += 1
-            _log.warning(
-                "%s: no batch for %.0f s; the data process is still at it, or stuck",
-                self._name,
-                self._stalls * _STALL_SECONDS,
-            )
-        return Message(Kind.NOTHING), None
+        raise DataError(self._failure)
 
     def take(self, batch: Message) -> Delivery:
         """Return the micro-batch behind a message, as the caller's own arrays.
@@ -108,27 +83,61 @@ class RingReader:
         Raises:
             DataError: If it lies in memory that was never sent.
         """
-        arena, layout = self._arena, self._layouts[batch.layout]
-        if arena is None or arena.generation != batch.generation:
+        arena, returns, layout = self._arena, self._returns, self._layouts[batch.layout]
+        if arena is None or returns is None or arena.generation != batch.generation:
             raise DataError("the data process named memory that it has not sent")
         base = arena.slot(batch.slot, layout.num_bytes)
-        if len(self._held) + 1 >= arena.num_slots:
+        if returns.is_last:
             base = _private(base)
             self._on_copy()
-            self.drop(batch)
+            returns.give_back(batch.slot)
         else:
-            release = partial(_release, self._channel, self._held, batch)
-            self._held[batch.slot] = weakref.ref(base, release)
+            returns.watch(base, batch.slot)
         ids, *leaves = layout.views(base)
         return Delivery(ids.copy(), tree_of(layout.form, leaves))
 
     def drop(self, batch: Message) -> None:
         """Give a slot back unread."""
-        self.send(Message(Kind.RELEASE, batch.slot, batch.generation))
+        if self._returns is not None:
+            self._returns.give_back(batch.slot)
+
+    def flush(self) -> None:
+        """Tell the data process of every slot that is free."""
+        if self._returns is not None:
+            self._returns.flush()
 
     def close(self) -> None:
         """Close the connection; arrays that were handed out stay valid."""
         self._channel.close()
+
+    def _map(self, message: Message, descriptor: int) -> None:
+        self._arena = Arena(message.rows, message.slot, message.generation, descriptor)
+        self._arena.close()
+        self._returns = SlotReturns(self._channel, message.generation, message.slot)
+
+    def _receive(self) -> Tuple[Optional[Message], Optional[int]]:
+        """Wait for a message, and say so when nothing comes for long; there is no time limit."""
+        try:
+            return self._channel.receive(wait=False)
+        except BlockingIOError:
+            self.flush()
+        waits = 0
+        while True:
+            message = self._receive_or_none()
+            if message is not None:
+                return message
+            waits += 1
+            _log.warning(
+                "%s: no batch for %.0f s; the data process is still at it, or stuck",
+                self._name,
+                waits * _STALL_SECONDS,
+            )
+
+    def _receive_or_none(self) -> Optional[Tuple[Optional[Message], Optional[int]]]:
+        try:
+            return self._channel.receive()
+        except BlockingIOError:
+            return None
 
 
 def _private(base: np.ndarray) -> np.ndarray:
@@ -138,11 +147,3 @@ def _private(base: np.ndarray) -> np.ndarray:
     copy = room[start : start + len(base)]
     np.copyto(copy, base)
     return copy
-
-
-def _release(channel: Channel, held: Held, batch: Message, _: object) -> None:
-    held.pop(batch.slot, None)
-    try:
-        channel.send(Message(Kind.RELEASE, batch.slot, batch.generation))
-    except OSError:
-        return  # closed, or the data process is gone: nobody needs the slot

@@ -12,8 +12,9 @@ from unified_ipu.data.layout import Layout
 from unified_ipu.data.messages import Channel, Kind, Message
 from unified_ipu.data.producer import Chunk
 
-_BUDGET_BYTES = 64 << 20
-_MIN_SLOTS, _MAX_SLOTS = 3, 8  # one in use, one just released, one being written
+_MIN_SLOTS = 3  # one in use, one just released, one being written
+_FEW_SLOTS, _FEW_BYTES = 8, 64 << 20
+_MANY_SLOTS, _MANY_BYTES = 32, 8 << 20  # small batches: more of them, for fewer wake-ups
 
 
 class RingWriter:
@@ -35,10 +36,13 @@ class RingWriter:
         """Whether the next micro-batch can be written without waiting for the rank."""
         return self._arena is None or bool(self._free)
 
-    def release(self, slot: int, generation: int) -> None:
-        """Take back a slot; those of an arena that was replaced are gone already."""
-        if self._arena is not None and generation == self._arena.generation:
-            self._free.append(slot)  # the last one freed is used next: its pages are warm
+    def release(self, mask: int, generation: int) -> None:
+        """Take back slots, one bit each; those of an arena that was replaced are gone already."""
+        if self._arena is None or generation != self._arena.generation:
+            return
+        for slot in range(mask.bit_length()):
+            if mask >> slot & 1:
+                self._free.append(slot)  # the last one freed is used next: its pages are warm
 
     def reserve(self, chunk: Chunk, rows: int) -> Tuple[int, int, List[np.ndarray]]:
         """Return a free slot, the number of its layout, and its arrays, ``[rows, ...]`` each.
@@ -91,10 +95,16 @@ class RingWriter:
         if self._arena is not None:
             generation = self._arena.generation + 1
             self._arena.close()
-        slots = max(_MIN_SLOTS, min(_MAX_SLOTS, _BUDGET_BYTES // slot_bytes))
+        slots = _num_slots(slot_bytes)
         arena = self._arena = Arena(slot_bytes, slots, generation)
         self._free = list(range(slots - 1, -1, -1))
         message = Message(Kind.ARENA, slot=slots, generation=generation, rows=slot_bytes)
         self.channel.send(message, arena.descriptor)
         arena.close()
         return arena
+
+
+def _num_slots(slot_bytes: int) -> int:
+    few = min(_FEW_SLOTS, _FEW_BYTES // slot_bytes)
+    many = min(_MANY_SLOTS, _MANY_BYTES // slot_bytes)
+    return max(_MIN_SLOTS, few, many)

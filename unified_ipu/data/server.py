@@ -112,7 +112,7 @@ class Server:
             if message is None:
                 self._drop(replica)
             elif message.kind == Kind.RELEASE:
-                self._writers[replica].release(message.slot, message.generation)
+                self._writers[replica].release(message.ordinal, message.generation)
             elif message.kind == Kind.OPEN:
                 self._want(replica, message)
 

@@ -193,10 +193,10 @@ def test_a_slow_consumer_bounds_memory_and_kept_batches_stay(make_loader, tmp_pa
         kept = [next(iter(next(calls).updates[0].micro_batches)).tree]
         time.sleep(0.3)
         made = int((tmp_path / "made").read_text(encoding="ascii"))
-        assert made <= 4 * (8 + 8)  # eight slots, and one result of the pipeline
+        assert made <= 4 * (32 + 8)  # the slots, and one result of the pipeline
         kept += [next(iter(call.updates[0].micro_batches)).tree for call in calls]
     assert np.concatenate(kept).tolist() == list(range(4000))
-    assert counters["batches_copied"] == 1000 - 7
+    assert counters["batches_copied"] == 1000 - 31
 
 
 COUNTED = """

@@ -16,7 +16,7 @@ from unified_ipu.data.layout import form_of, tree_of
 from unified_ipu.data.messages import Channel, Kind, Message, shorten
 from unified_ipu.data.producer import Chunk
 from unified_ipu.data.ring_reader import RingReader
-from unified_ipu.data.ring_writer import RingWriter
+from unified_ipu.data.ring_writer import RingWriter, _num_slots
 from unified_ipu.errors import DataError
 
 
@@ -49,14 +49,15 @@ class Ring:
         return self.reader.take(self.reader.next_batch())
 
     def hear_releases(self):
-        """What the data process does between two batches."""
+        """What the data process does between two batches; returns the number of slots."""
+        self.reader.flush()
         count = 0
         while select.select([self.writer.channel.fileno()], [], [], 0)[0]:
             message, _ = self.writer.channel.receive()
             if message is None:
                 break
-            self.writer.release(message.slot, message.generation)
-            count += 1
+            self.writer.release(message.ordinal, message.generation)
+            count += bin(message.ordinal).count("1")
         return count
 
 
@@ -105,7 +106,7 @@ def test_batches_that_are_kept_are_never_overwritten(ring):
         kept.append(ring.read())
     assert [delivery.tree["x"][0, 0] for delivery in kept] == list(range(40))
     assert [delivery.row_ids[0] for delivery in kept] == [100 * value for value in range(40)]
-    assert ring.copies == 40 - 7  # eight slots; with the last one copies begin
+    assert ring.copies == 40 - 31  # of 32 slots; with the last one copies begin
 
 
 def test_batches_that_are_dropped_in_time_are_never_copied(ring):
@@ -119,7 +120,8 @@ def test_batches_that_are_dropped_in_time_are_never_copied(ring):
 
 
 def test_a_full_ring_is_not_ready_until_a_slot_comes_back(ring):
-    for value in range(8):
+    for value in range(32):
+        assert ring.writer.is_ready
         ring.write(value)
     assert not ring.writer.is_ready
     delivery = ring.read()
@@ -177,15 +179,29 @@ def test_a_larger_batch_makes_a_new_arena_and_old_slots_stay_valid(ring):
     assert (large.tree["x"] == 2).all()
     del small
     ring.hear_releases()
-    assert len(ring.writer._free) == 7  # the slot of the old arena is not one of the new
+    assert len(ring.writer._free) == 31  # the slot of the old arena is not one of the new
     ring.write(3)
     assert ring.read().tree["x"][0, 0] == 3
 
 
-def test_slots_are_few_when_batches_are_large(ring, monkeypatch):
-    monkeypatch.setattr("unified_ipu.data.ring_writer._BUDGET_BYTES", 1 << 20)
-    ring.write(1, shape=(1 << 19,), dtype="uint8")
-    assert ring.writer._arena.num_slots == 3
+@pytest.mark.parametrize(
+    ("mebibytes", "slots"), [(0.01, 32), (0.5, 16), (1, 8), (8, 8), (16, 4), (40, 3), (900, 3)]
+)
+def test_slots_are_few_when_batches_are_large(mebibytes, slots):
+    assert _num_slots(int(mebibytes * 2**20)) == slots
+
+
+def test_slots_go_back_in_bundles_but_a_quarter_is_never_kept(ring):
+    for value in range(16):
+        ring.write(value)
+    for _ in range(7):
+        ring.read()
+    waiting = select.select([ring.writer.channel.fileno()], [], [], 0)[0]
+    assert not waiting
+    ring.read()
+    message, _ = ring.writer.channel.receive()
+    assert message.kind == Kind.RELEASE
+    assert bin(message.ordinal).count("1") == 8
 
 
 def test_batches_outlive_a_closed_ring(ring):

@@ -95,12 +95,14 @@ class Watch:
         self._kept: List[int] = []
         self._ranks: Dict[int, int] = {}
         self._unwatched: Dict[int, int] = {}
+        self._pids: Dict[int, int] = {}
         self._poll = select.poll()
 
     def follow(self, pids: Sequence[int]) -> None:
         """Notice from now on when one of the other processes ends."""
         for rank, pid in enumerate(pids):
-            if pid and pid != os.getpid():
+            self._pids[rank] = pid
+            if pid != os.getpid():
                 self._follow(rank, pid)
 
     def _follow(self, rank: int, pid: int) -> None:
@@ -197,7 +199,7 @@ class Watch:
         """
         for rank in sorted(dead):
             if not self.board.has_left(rank):
-                self._lose(rank, f"its process {self.board.pid(rank)} has ended", stall)
+                self._lose(rank, f"its process {self._pids[rank]} has ended", stall)
         for rank in stall.missing:
             if rank in stall.left or rank in dead or self.board.has_left(rank):
                 self._lose(rank, "it has left (closed its communicator)", stall)

@@ -61,9 +61,9 @@ def leave_early(communicator, argument):
 
 def interrupted(communicator, _):
     communicator.barrier("start")
-    say("waiting")
     if communicator.rank == 0:
         try:
+            say("waiting")
             communicator.barrier("never")
         except KeyboardInterrupt:
             communicator.abort("KeyboardInterrupt")

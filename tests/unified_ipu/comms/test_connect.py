@@ -129,7 +129,7 @@ def test_l4_the_stack_of_a_stuck_rank_is_in_the_report():
 
 
 def test_l4_a_late_process_ends_the_job_on_all_ranks():
-    outputs = finish(start_all(2, "hang", 1.5, timeout=0.5))
+    outputs = finish(start_all(2, "hang", 6, timeout=4))
     for output, status in outputs:
         assert status == 3
         assert "CollectiveTimeoutError: rank 1 did not come to all_reduce" in output
@@ -150,7 +150,7 @@ def test_an_interrupt_ends_a_wait_and_the_job():
     processes[0].send_signal(signal.SIGINT)
     (first, status), (second, other) = finish(processes)
     assert (first, status) == ("interrupted\n", 0)
-    assert second.splitlines()[-1] == "PeerLostError: rank 0 gave up: KeyboardInterrupt"
+    assert second.strip() == "PeerLostError: rank 0 gave up: KeyboardInterrupt"
     assert other == 3
 
 

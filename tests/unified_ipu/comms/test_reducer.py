@@ -383,3 +383,16 @@ def test_buffers_outlive_the_reducer():
         return mine[:3].tolist()
 
     assert run_ranks(2, run) == [[5.0] * 3] * 2
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_model_without_trained_tensors_still_sums_its_header(size):
+    plan = plan_buckets([], 64)
+
+    def run(_, communicator):
+        reducer = Reducer(communicator, plan, 1)
+        reducer.header[0] = 2.0
+        done = reducer.reduce(contributes=True, divide=lambda _: 1.0, clip_norm=1.0)
+        return done.header.tolist(), done.squared_norm, done.clipped, reducer.gradients
+
+    assert run_ranks(size, run) == [([2.0 * size], 0.0, False, [])] * size

@@ -120,7 +120,13 @@ def test_dropped_samples_are_in_the_summary():
 
 
 @pytest.mark.case("O-D2")
-def test_evaluations_and_the_last_shorter_call_are_counted_in_updates():
+@pytest.mark.parametrize(
+    ("samples", "updates_per_call", "every", "calls", "evaluations"),
+    [(32, 16, 16, [16, 16], [16, 32]), (50, 20, 20, [20, 20, 10], [20, 40])],
+)
+def test_evaluations_and_the_last_shorter_call_are_counted_in_updates(
+    samples, updates_per_call, every, calls, evaluations
+):
     def body(session: ui.Session) -> Any:
         seen: List[int] = []
 
@@ -137,20 +143,18 @@ def test_evaluations_and_the_last_shorter_call_are_counted_in_updates():
             return original(loader, metrics)
 
         program.evaluate = evaluate  # type: ignore[method-assign]  # counts the calls
-        x = np.zeros((50, 3))
+        x = np.zeros((samples, 3))
         program.fit(
             session.loader((x, x[:, :1])),
             validation=session.loader((X, Y), train=False),
-            every=20,
+            every=every,
             callbacks=[Watch()],
         )
         return seen, evaluated, program.updates_happened
 
     settings = {"batch__global_batch_size": 1, "batch__micro_batch_size": 1}
-    for seen, evaluated, updates in train(1, body, batch__updates_per_call=20, **settings):
-        assert seen == [20, 20, 10]
-        assert evaluated == [20, 40]
-        assert updates == 50
+    found = train(1, body, batch__updates_per_call=updates_per_call, **settings)
+    assert found == [(calls, evaluations, samples)]
 
 
 def test_max_updates_stops_inside_a_call_and_the_loader_goes_on_behind_it():

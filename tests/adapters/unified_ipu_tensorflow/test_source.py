@@ -98,7 +98,6 @@ def test_l2_l3_two_ranks_share_a_pipeline_and_its_augmentation():
     assert len(set(noises.values())) == 80
 
 
-@pytest.mark.case("O-D1")
 def test_l6_batches_are_dealt_in_turn_and_uneven_counts_do_not_hang():
     def rank(communicator):
         with make_loader(

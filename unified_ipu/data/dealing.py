@@ -58,14 +58,16 @@ class Stream:
         portion = self.portion
         if portion is None:
             return
-        rows = portion.span.rows
+        rows, slot, layout = portion.span.rows, 0, 0
         if writer is None:
             self._rows.take(rows, None)
         else:
             slot, layout, targets = writer.reserve(self._rows.head(), rows)
             self._rows.take(rows, targets)
-            writer.publish(slot, layout, self.number, portion.ordinal, rows)
+        # Before the message: if the rank is gone, its rows are used up all the same.
         self.portion = next(self._portions, None)
+        if writer is not None:
+            writer.publish(slot, layout, self.number, portion.ordinal, rows)
 
     def warm_up(self) -> None:
         """Make the first rows, so that they are there when they are asked for."""

@@ -58,7 +58,8 @@ class Server:
         stream = self._stream
         if stream is None or stream.portion is None or self._is_abandoned(stream):
             return self._open_next()
-        writer = self._writers.get(stream.portion.replica)
+        replica = stream.portion.replica
+        writer = self._writers.get(replica)
         if writer is not None and writer.wanted_stream > stream.number:
             writer = None
         if writer is not None and not writer.is_ready:
@@ -66,7 +67,7 @@ class Server:
         try:
             stream.write(writer)
         except (BrokenPipeError, ConnectionResetError):
-            self._drop(stream.portion.replica)
+            self._drop(replica)
         return True
 
     def _is_abandoned(self, stream: Stream) -> bool:

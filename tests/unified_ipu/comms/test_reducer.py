@@ -229,12 +229,13 @@ def test_l1_q4_one_bad_contribution_is_one_decision_for_all(size, clip, value):
     assert math.isnan(done.squared_norm)
 
 
-def test_l1_the_first_bad_tensor_is_named_with_all_its_ranks():
+@pytest.mark.parametrize("place", [5, 29_000])
+def test_l1_the_first_bad_tensor_is_named_with_all_its_ranks(place):
     # One tensor spans the shares of all ranks; a later one, first in its bucket, is bad too.
     def fill(rank):
         first, second = np.ones(30_000), np.ones(10)
         if rank == 0:
-            first[5] = np.inf
+            first[place] = np.inf
         if rank == 2:
             first[29_000] = np.nan
         if rank == 1:

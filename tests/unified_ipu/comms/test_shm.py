@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from unified_ipu.comms import Communicator, local_group, segment as segment_module
+from unified_ipu.comms.futex import build_lock, take_lock
 from unified_ipu.comms.segment import Segment
 from unified_ipu.comms.watch import is_reached, wrapped
 from unified_ipu.errors import CollectiveError, PeerLostError
@@ -277,6 +278,23 @@ def test_the_smallest_limit_on_memory_counts(monkeypatch):
     assert segment_module.available_bytes() == 8_192_000
     lines.clear()
     assert segment_module.available_bytes() is None
+
+
+def test_a_lock_is_taken_once():
+    segment = Segment.create(4096, "lock")
+    segment.close_fd()
+    build_lock(segment.address)
+    assert [take_lock(segment.address) for _ in range(3)] == [True, False, False]
+
+
+def test_who_dies_while_writing_the_cause_does_not_stop_others(monkeypatch):
+    communicator: Any = local_group(2)[0]
+    board = communicator._watch.board
+    monkeypatch.setattr("unified_ipu.comms.board._LOCK_PATIENCE_SECONDS", 0.05)
+    assert not board._is_late()  # someone takes the lock and is never heard of again
+    communicator.abort("second")
+    with pytest.raises(PeerLostError, match="rank 0 gave up: second"):
+        communicator.barrier()
 
 
 def test_a_segment_of_a_process_that_is_gone_is_refused():

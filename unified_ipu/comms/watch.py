@@ -1,11 +1,12 @@
 """Waiting for another rank, and what is done when it does not come.
 
-A wait looks at the flag, then sleeps in the kernel in slices of 0.1 s. After each slice it looks
-whether someone has given up, died or left, reports who is late and why, and ends the job at the
-deadline. Measured and rejected: spinning (ranks packed on one core burn whole time slices) and
-``sched_yield`` before the sleep (on a busy machine the scheduler then serves others first: three
-times slower with 4 ranks on 2 cores, and no gain with 2). A thread that watches was rejected: 0.1 s
-is soon enough.
+A wait looks at the flag, yields a few times if every rank can have a core, then sleeps in the
+kernel in slices of 0.1 s. After each slice it looks whether someone has given up, died or left,
+reports who is late and why, and ends the job at the deadline. Waking a core that fell asleep takes
+longer than a small collective, so a few yields pay; with more ranks than cores they do not: on a
+busy machine the scheduler then serves others first (4 ranks on 2 cores were three times slower).
+Rejected: long spinning (ranks packed on one core burn whole time slices) and a thread that watches
+(0.1 s is soon enough).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from unified_ipu.errors import CollectiveError
 
 logger = logging.getLogger("unified_ipu.comms")
 
+_YIELDS = 20
 _HALF = 2**31
 _FULL = 2**32
 _MOST_STACKS = 4
@@ -90,6 +92,7 @@ class Watch:
         self.timeout_seconds = timeout_seconds
         self.stall_report_seconds = stall_report_seconds
         self.waiting_seconds = 0.0
+        self._yields = _YIELDS if board.size <= (os.cpu_count() or 1) else 0
         self._addresses: List[int] = []
         self._phases: List[str] = []
         self._kept: List[int] = []
@@ -142,12 +145,17 @@ class Watch:
         words, index = flag.words, flag.index
         started = looked = perf_counter()
         lateness = _Lateness(self, started)
+        yields = self._yields
         while True:
             seen = words[index]
             if is_reached(seen, wanted):
                 break
             try:
                 self.check()
+                if yields:
+                    yields -= 1
+                    os.sched_yield()
+                    continue
                 futex_wait(flag.address, seen)  # the kernel compares: no wake-up is lost
                 now = perf_counter()
                 if now - looked >= WAIT_SLICE_SECONDS / 2:

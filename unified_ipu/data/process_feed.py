@@ -135,7 +135,7 @@ class ProcessFeed:
         return self._reader
 
     def _start(self, config: Dict[str, Any], python: str) -> Dict[str, Any]:
-        address = f"\\0unified-ipu-data-{secrets.token_hex(8)}"
+        address = f"\0unified-ipu-data-{secrets.token_hex(8)}"
         try:
             self._process = WorkerProcess(address, config, python=python)
             self._owned.insert(0, self._process)

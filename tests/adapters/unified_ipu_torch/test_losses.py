@@ -1,3 +1,8 @@
+"""Every loss of torch.nn: S / W is torch's own mean, whatever is masked, weighted or padded.
+
+One file, since all of it is one table of losses and the ways to call each.
+"""
+
 from __future__ import annotations
 
 import functools

@@ -109,9 +109,10 @@ class Summary:
 
     def __str__(self) -> str:
         rate = self.samples / self.seconds if self.seconds else 0.0
-        replicas = f"{self.num_replicas} replica{'' if self.num_replicas == 1 else 's'}"
+        epochs = _counted(len(self.epochs), "epoch")
+        replicas = _counted(self.num_replicas, "replica")
         lines: List[Tuple[str, str]] = [
-            ("trained", f"{len(self.epochs)} epochs on {replicas}, target {self.target}"),
+            ("trained", f"{epochs} on {replicas}, target {self.target}"),
             ("samples", f"{self.samples}; {_certificates(self.epochs)}"),
             ("updates", f"{self.updates}, {self.skipped} skipped"),
             ("rows", f"{self.dropped} dropped, {self.padded} padded"),
@@ -131,3 +132,7 @@ def _certificates(epochs: Sequence[EpochSummary]) -> str:
     if len(set(texts)) == 1:
         return f"in each epoch {texts[0]}"
     return "; ".join(f"epoch {epoch.epoch + 1}: {text}" for epoch, text in zip(epochs, texts))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -65,7 +65,7 @@ def join_plan(
     if world.launcher == "none":
         _check_alone(merged, arguments, plan_path, settings)
     resolved, warnings = resolve_mesh(merged, world_size=world.world_size)
-    if world.rank == 0:
+    if world.rank == 0 and world.launcher != "unified-ipu":  # our launcher has said it already
         for warning in warnings:
             logger.warning("%s", warning)
     mesh = Mesh({"data": int(resolved.mesh.data), "stage": resolved.mesh.stage})

@@ -6,8 +6,6 @@ Functions without fixtures, so that ``test_mutants.py`` can run each under a bro
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
 import numpy as np
@@ -16,9 +14,6 @@ import pytest
 import unified_ipu as ui
 from unified_ipu.adapter import Call, MicroBatch, Update
 from unified_ipu.testing.threads import RanksFailedError, run_ranks
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "third_party" / "unified_ipu_numpy_sample"))
-
 from unified_ipu_numpy import Differentiable, MeanSquaredError, SoftmaxCrossEntropy
 
 

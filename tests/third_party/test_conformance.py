@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
+from numpy_subject import NumpySubject
 from unified_ipu import testing
-
-sys.path[:0] = [str(Path(__file__).parent / "unified_ipu_numpy_sample"), str(Path(__file__).parent)]
-
-from numpy_subject import NumpySubject  # noqa: E402  # found on the path above
 
 
 class Fixtures:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import unified_ipu_numpy as sample
 from unified_ipu.adapter import Job, MicroBatch, Place, optim
 from unified_ipu.plan import Plan
-
-
-@pytest.fixture
-def sample():
-    folder = str(Path(__file__).parents[2] / "third_party" / "unified_ipu_numpy_sample")
-    sys.path.insert(0, folder)
-    import unified_ipu_numpy
-
-    yield unified_ipu_numpy
-    sys.path.remove(folder)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +23,7 @@ def sample():
     ids=str,
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-4)])
-def test_l5_fifty_updates_agree_with_the_numpy_adapter(drive, sample, settings, dtype, tolerance):
+def test_l5_fifty_updates_agree_with_the_numpy_adapter(drive, settings, dtype, tolerance):
     theirs = sample.Mlp([6, 16, 5], dtype=dtype, seed=3)
     ours = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5)).to(getattr(torch, dtype))
     ours.load_state_dict({name: torch.tensor(p) for name, p in theirs.parameters.items()})

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any, List
 
 import numpy as np
@@ -10,9 +8,6 @@ import pytest
 
 import unified_ipu as ui
 from unified_ipu.testing.threads import run_ranks
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "third_party" / "unified_ipu_numpy_sample"))
-
 from unified_ipu_numpy import Differentiable, MeanSquaredError, Mlp
 
 X = np.random.default_rng(0).normal(size=(22, 3))

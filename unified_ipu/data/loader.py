@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from unified_ipu.data.cursor import Cursor
 from unified_ipu.data.dataset_source import Collate
 from unified_ipu.data.feed import DirectFeed, Feed
 from unified_ipu.data.pipeline_source import PipelineSource
+from unified_ipu.data.position import cursor_of, delivered_state, differences, facts_of
 from unified_ipu.data.schedule import Portion, Schedule
 from unified_ipu.errors import ConfigError, DataError
 from unified_ipu.events import Counters, PhaseClock
@@ -139,6 +140,53 @@ class Loader:
         else:
             self._cursor = Cursor((), position, epoch)
         self.epoch, self.position = epoch, position
+
+    def state(self) -> Dict[str, Any]:
+        """Where it stands, as JSON values, with what was delivered in the epoch; collective.
+
+        Take it between two calls: a call that was handed out counts as used.
+
+        Raises:
+            ConfigError: If this is no train loader.
+        """
+        self._check_train("saved")
+        epoch, position = self.epoch, self.position
+        if position >= self._batch.used_samples(self.size):
+            epoch, position = epoch + 1, 0
+        counted = self._cursor if position else Cursor((), 0, epoch)
+        return {
+            **facts_of(self._schedule),
+            "epoch": epoch,
+            "position": position,
+            "delivered": delivered_state(self._communicator, counted),
+        }
+
+    def differences(self, state: Mapping[str, Any]) -> List[str]:
+        """What would give other samples than where ``state`` was taken; empty if nothing.
+
+        Raises:
+            ConfigError: If this is no train loader.
+        """
+        self._check_train("restored")
+        return differences(self._schedule, state)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state`` was taken, on all ranks of any world.
+
+        Raises:
+            ConfigError: If this loader would give other samples there.
+        """
+        found = self.differences(state)
+        if found:
+            raise ConfigError(f"{self.name}: the saved position is of other data: {found}")
+        self.seek(int(state["epoch"]), int(state["position"]))
+        self._cursor = cursor_of(state, is_first=self._communicator.rank == 0)
+
+    def _check_train(self, done: str) -> None:
+        if not self.train:
+            raise ConfigError(
+                f"{self.name}: evaluation has no position to be {done}; leave this loader out"
+            )
 
     def certificate(self) -> Certificate:
         """What all ranks were given in the last pass until now; collective."""

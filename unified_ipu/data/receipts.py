@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 import numpy as np
 
@@ -100,6 +100,18 @@ class Receipts:
             "extra": sorted(self.extra.items()),
             "num_extra": self.num_extra,
         }
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> Receipts:
+        """Go on from what ``to_message`` said."""
+        first, second = (int(word, 16) for word in message["digest"])
+        return cls(
+            delivered=int(message["delivered"]),
+            lacking=Counter({int(index): int(count) for index, count in message["lacking"]}),
+            extra=Counter({int(index): int(count) for index, count in message["extra"]}),
+            num_extra=int(message["num_extra"]),
+            _digest=(first, second),
+        )
 
     def _deviate(self, due: np.ndarray, got: np.ndarray) -> None:
         lacking = Counter(due.tolist())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -49,6 +48,7 @@ from unified_ipu_torch.optimizers import (
 from unified_ipu_torch.random_numbers import key_generators, keyed_generators
 from unified_ipu_torch.tally import Counting, checked_metrics, read_numbers
 from unified_ipu_torch.tensors import Catalog
+from unified_ipu_torch.training_state import TrainingState
 
 
 class TorchReplica:
@@ -82,6 +82,7 @@ class TorchReplica:
         self._trained_names = [
             spec.name for spec in self._catalog.specs() if spec.trainable and spec.tied_to is None
         ]
+        self._training = TrainingState(self._optimizer, self._schedule, trained)
         self._gradients: Gradients = OwnGradients(self._parameters)
         self._counting = Counting()
         self.counts_samples = self._objective.counts_rows
@@ -278,24 +279,18 @@ class TorchReplica:
         self._catalog.write(tensors)
 
     def scalars(self) -> Dict[str, Any]:
-        """Rates of the optimizer's groups and the scheduler's state, as far as JSON holds it."""
-        state: Dict[str, Any] = {"learning_rates": list(self.learning_rates())}
-        if self._schedule is not None:
-            state["schedule"] = _json_values(self._schedule.state_dict())
-        return state
+        """Optimizer and scheduler without their tensors, as JSON values."""
+        return {"learning_rates": list(self.learning_rates()), **self._training.scalars()}
+
+    def load_scalars(self, scalars: Mapping[str, Any]) -> None:
+        """Take over what ``scalars`` returned, in the same optimizer and scheduler."""
+        self._training.load_scalars(scalars)
+
+    def forget_slots(self) -> None:
+        """Drop the optimizer's state of every parameter."""
+        self._training.forget_slots()
 
     def close(self) -> None:
         """Let go of the reducer's buffers; the model keeps the trained weights."""
         self._gradients.close()
         self._gradients = OwnGradients(self._parameters)
-
-
-def _json_values(state: Mapping[str, Any]) -> Dict[str, Any]:
-    kept: List[Tuple[str, Any]] = []
-    for key, value in state.items():
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError):
-            continue
-        kept.append((key, value))
-    return dict(kept)

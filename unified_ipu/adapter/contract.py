@@ -268,11 +268,29 @@ class Replica(Protocol):
         ...
 
     def write(self, tensors: Mapping[str, Array]) -> None:
-        """Overwrite the named tensors in place, from numpy arrays of the same shape."""
+        """Overwrite the named tensors in place, from numpy arrays of the same shape.
+
+        A slot of a trained parameter that does not exist yet is made.
+        """
         ...
 
     def scalars(self) -> Dict[str, Any]:
-        """State that is no tensor, JSON values only: scheduler, step counters."""
+        """State that is no tensor, JSON values only: scheduler, step counters, hyper-parameters.
+
+        What cannot be said in JSON is refused here by name, never left out.
+        """
+        ...
+
+    def load_scalars(self, scalars: Mapping[str, Any]) -> None:
+        """Take over what ``scalars`` returned, there or in another process.
+
+        Another kind of optimizer or scheduler, or other parameters in it, are a ``ConfigError``
+        before anything is changed.
+        """
+        ...
+
+    def forget_slots(self) -> None:
+        """Drop every slot of the optimizer; ``write`` makes those of a checkpoint anew."""
         ...
 
     def close(self) -> None:
@@ -312,6 +330,14 @@ class Executor(Protocol):
 
     def scalars(self) -> Dict[str, Any]:
         """As ``Replica.scalars``, with the executor's own counters."""
+        ...
+
+    def load_scalars(self, scalars: Mapping[str, Any]) -> None:
+        """As ``Replica.load_scalars``."""
+        ...
+
+    def forget_slots(self) -> None:
+        """As ``Replica.forget_slots``."""
         ...
 
     def close(self) -> None:

@@ -215,6 +215,14 @@ class HostExecutor:
         """As ``Replica.scalars``."""
         return self._replica.scalars()
 
+    def load_scalars(self, scalars: Mapping[str, Any]) -> None:
+        """As ``Replica.load_scalars``."""
+        self._replica.load_scalars(scalars)
+
+    def forget_slots(self) -> None:
+        """As ``Replica.forget_slots``."""
+        self._replica.forget_slots()
+
     def close(self) -> None:
         """Let go of the gradients' memory; the model keeps its weights."""
         self._replica.close()

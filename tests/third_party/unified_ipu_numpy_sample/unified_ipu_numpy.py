@@ -14,6 +14,7 @@ and returns ``Loss(sum=Differentiable(value, gradients by name), weight=..., met
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -78,6 +79,7 @@ class NumpyReplica:
         self.counts_samples = job.objective is None and job.weight is None and not self._is_known
         self._trained = _trained_names(job) if job.optimizer is not None else []
         self._slots: Dict[str, Dict[str, Any]] = {name: {} for name in self._trained}
+        self._optimizer = job.optimizer
         self._views: Optional[Dict[str, Any]] = None
         self._buckets: Sequence[Any] = ()
         self.begin_update()
@@ -226,15 +228,15 @@ class NumpyReplica:
         gradients = self._own if self._views is None else self._views
         for index, name in enumerate(self._trained):
             if used[index] and (owned is None or owned[index]):
-                lr = self._job.optimizer.lr * lr_factor
+                lr = self._optimizer.lr * lr_factor
                 g = gradients[name] * scale if scale != 1.0 else gradients[name]
-                _step(self._job.optimizer, self._parameters[name], g, self._slots[name], lr)
+                _step(self._optimizer, self._parameters[name], g, self._slots[name], lr)
 
     def end_call(self, num_updates: int) -> None:
         """There is no scheduler."""
 
     def learning_rates(self) -> Sequence[float]:
-        return [float(self._job.optimizer.lr)] if self._trained else []
+        return [float(self._optimizer.lr)] if self._trained else []
 
     def evaluate(
         self, micro: MicroBatch, metrics: Mapping[str, Metric], *, seed: int
@@ -281,7 +283,25 @@ class NumpyReplica:
             target[...] = value
 
     def scalars(self) -> Dict[str, Any]:
-        return {"learning_rates": list(self.learning_rates())}
+        found: Dict[str, Any] = {"learning_rates": list(self.learning_rates())}
+        if self._optimizer is not None:
+            found["optimizer"] = {"kind": type(self._optimizer).__name__, **vars(self._optimizer)}
+        return found
+
+    def load_scalars(self, scalars: Mapping[str, Any]) -> None:
+        settings = dict(scalars.get("optimizer", {}))
+        kind = settings.pop("kind", None)
+        own = None if self._optimizer is None else type(self._optimizer).__name__
+        if kind != own:
+            raise ConfigError(f"the state is of the optimizer {kind}, this program has {own}")
+        if self._optimizer is not None:
+            if "betas" in settings:
+                settings["betas"] = tuple(settings["betas"])
+            self._optimizer = replace(self._optimizer, **settings)
+
+    def forget_slots(self) -> None:
+        for slots in self._slots.values():
+            slots.clear()
 
     def close(self) -> None:
         self._views, self._buckets = None, ()

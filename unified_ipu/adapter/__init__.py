@@ -25,6 +25,17 @@ from unified_ipu.adapter.contract import (
     Tree as Tree,
     Update as Update,
 )
+from unified_ipu.adapter.crossing import (
+    Bridge as Bridge,
+    Copies as Copies,
+    CopyReason as CopyReason,
+    array_of as array_of,
+    check_dtype as check_dtype,
+    crossing_dtypes as crossing_dtypes,
+    is_aligned as is_aligned,
+    named as named,
+    owner_of as owner_of,
+)
 from unified_ipu.adapter.metrics import HostMetric as HostMetric
 from unified_ipu.adapter.record import Record as Record
 from unified_ipu.adapter.registry import (
@@ -38,9 +49,12 @@ from unified_ipu.adapter.tree import leaves as leaves, rows as rows
 __all__ = [
     "Adapter",
     "Array",
+    "Bridge",
     "Buffer",
     "Call",
     "Capability",
+    "Copies",
+    "CopyReason",
     "Executor",
     "HostMetric",
     "Job",
@@ -59,12 +73,18 @@ __all__ = [
     "TensorSpec",
     "Tree",
     "Update",
+    "array_of",
     "available_adapters",
+    "check_dtype",
+    "crossing_dtypes",
     "find_adapter",
+    "is_aligned",
     "leaves",
     "load_adapter",
     "metrics",
+    "named",
     "optim",
+    "owner_of",
     "registered",
     "rows",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, List, Tuple
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -23,30 +23,59 @@ def check_model(model: Any, num_replicas: int) -> None:
     Raises:
         ConfigError: Naming the wrapper or the layer.
     """
-    kind = type(model).__name__
-    if kind in _WRAPPERS:
-        raise ConfigError(
-            f"the model is wrapped in {kind}, which would reduce gradients a second time; pass the "
-            "module inside it (model.module)"
-        )
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        kind = type(module).__name__
+        if kind in _WRAPPERS:
+            what = f"layer {name!r}" if name else "the model"
+            raise ConfigError(
+                f"{what} is wrapped in {kind}, which would reduce gradients a second time; pass "
+                "the module inside it (model.module)"
+            )
     if num_replicas > 1:
-        for name, module in model.named_modules():
-            if isinstance(module, torch.nn.SyncBatchNorm):
-                raise ConfigError(
-                    f"layer {name!r} is a SyncBatchNorm, which needs process groups of torch that "
-                    "are not set up here; use BatchNorm, or run with mesh.data = 1"
-                )
+        _check_norms(modules.items())
+
+
+def _check_norms(modules: Any) -> None:
+    holds_collectives = any(holds(module) for _, module in modules)
+    for name, module in modules:
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            raise ConfigError(
+                f"layer {name!r} is a SyncBatchNorm, which needs process groups of torch that "
+                "are not set up here; use unified_ipu_torch.convert_sync_batch_norm(model, "
+                "session.communicator()), or BatchNorm, or run with mesh.data = 1"
+            )
+        if holds_collectives and isinstance(module, _BatchNorm) and not holds(module):
+            raise ConfigError(
+                f"layer {name!r} is a {type(module).__name__} beside layers that are synchronised "
+                "over replicas, which also run on empty micro-batches, of which it has no "
+                "statistics; convert it too: unified_ipu_torch.convert_sync_batch_norm"
+            )
+
+
+def holds(module: torch.nn.Module) -> bool:
+    """Whether a module says that it runs collectives in forward."""
+    return bool(getattr(module, "holds_collectives", False))
 
 
 def layers_that_see_the_micro_batch(model: torch.nn.Module) -> Tuple[str, ...]:
     """Sentences about layers whose result depends on how rows are cut into micro-batches."""
-    norms = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.training]
+    norms: List[str] = []
+    synchronised: List[str] = []
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.training:
+            (synchronised if holds(module) else norms).append(name)
     drops = [n for n, m in model.named_modules() if isinstance(m, _DropoutNd) and m.p > 0]
     notes = []
     if norms:
         notes.append(
             f"batch statistics are those of a micro-batch ({_listed(norms)}): results depend on "
             "batch.micro_batch_size"
+        )
+    if synchronised:
+        notes.append(
+            f"batch statistics are those of one micro-batch of each replica "
+            f"({_listed(synchronised)}): results depend on batch.micro_batch_size times mesh.data"
         )
     if drops:
         notes.append(

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Protocol, Tuple
 import numpy as np
 import torch
 
-from unified_ipu.adapter import Job, Loss
+from unified_ipu.adapter import Job, Loss, Tree
 from unified_ipu.errors import ConfigError
 from unified_ipu_torch.batches import Batch, call_model, split
 from unified_ipu_torch.losses import KnownLoss, as_module, denominator
@@ -24,6 +24,7 @@ class Score(NamedTuple):
         weight: W, a number or a scalar tensor.
         metrics: ``{name: (sum, weight)}``.
         outputs: Of the model, where it returned them.
+        uncounted: Value of a loss with W = 0, which has no meaning but a graph.
     """
 
     value: Optional[torch.Tensor]
@@ -31,6 +32,7 @@ class Score(NamedTuple):
     weight: Any
     metrics: Mapping[str, Tuple[Any, Any]] = {}
     outputs: Any = None
+    uncounted: Optional[torch.Tensor] = None
 
 
 class Objective(Protocol):
@@ -47,6 +49,10 @@ class Objective(Protocol):
 
     def score(self, model: torch.nn.Module, batch: Batch, weight: Optional[float]) -> Score:
         """Run forward; ``weight`` is what ``weight_before`` said."""
+        ...
+
+    def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
+        """Run forward where nothing counts; a tree of what backward can start from."""
         ...
 
 
@@ -146,6 +152,10 @@ class KnownObjective:
         value = _sum_rows(each, batch, sample_weight, averaged=self._loss.reduction != "sum")
         return Score(value, 1.0, weight, outputs=outputs)
 
+    def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
+        """Outputs of the model."""
+        return call_model(model, split(tree)[0])
+
 
 class OpaqueObjective:
     """``loss=`` is any callable ``(outputs, targets)``."""
@@ -175,6 +185,10 @@ class OpaqueObjective:
         value = _checked_loss(self._loss(outputs, targets), "loss=")
         return _opaque_score(value, batch, sample_weight, self._reduction, weight, outputs)
 
+    def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
+        """Outputs of the model."""
+        return call_model(model, split(tree)[0])
+
 
 class ModelObjective:
     """``loss=None``: the model returns a scalar, ``(loss, outputs)`` or has ``.loss``."""
@@ -199,6 +213,10 @@ class ModelObjective:
         value, outputs = take_loss(call_model(model, batch.tree))
         value = _checked_loss(value, "loss=None: the model")
         return _opaque_score(value, batch, None, self._reduction, weight, outputs)
+
+    def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
+        """The model's own loss."""
+        return take_loss(call_model(model, tree))[0]
 
 
 class UserObjective:
@@ -249,8 +267,12 @@ class UserObjective:
         # A count of 0 has an empty sum; its gradient may be NaN, so it is not asked for.
         empty = not isinstance(loss.weight, torch.Tensor) or loss.weight.device.type == "cpu"
         if empty and float(loss.weight) == 0.0:
-            return Score(None, 1.0, 0.0, loss.metrics)
+            return Score(None, 1.0, 0.0, loss.metrics, uncounted=value)
         return Score(value, 1.0, loss.weight, loss.metrics)
+
+    def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
+        """The sum that the objective returns."""
+        return self._function(model, tree).sum
 
 
 def take_loss(result: Any) -> Tuple[Any, Any]:

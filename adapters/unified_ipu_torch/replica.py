@@ -37,7 +37,7 @@ from unified_ipu_torch.gradients import (
     squared_norm,
     without_gradient,
 )
-from unified_ipu_torch.model_checks import layers_that_see_the_micro_batch
+from unified_ipu_torch.model_checks import holds, layers_that_see_the_micro_batch
 from unified_ipu_torch.objectives import ModelObjective, Score, build_objective, take_loss
 from unified_ipu_torch.optimizers import (
     build_optimizer,
@@ -49,6 +49,7 @@ from unified_ipu_torch.random_numbers import key_generators, keyed_generators
 from unified_ipu_torch.tally import Counting, checked_metrics, read_numbers
 from unified_ipu_torch.tensors import Catalog
 from unified_ipu_torch.training_state import TrainingState
+from unified_ipu_torch.uncounted import run_uncounted
 
 
 class TorchReplica:
@@ -86,6 +87,7 @@ class TorchReplica:
         self._gradients: Gradients = OwnGradients(self._parameters)
         self._counting = Counting()
         self.counts_samples = self._objective.counts_rows
+        self.holds_collectives = any(holds(module) for module in self._model.modules())
         self.notes: Tuple[str, ...] = layers_that_see_the_micro_batch(self._model)
 
     def _choose_trained(
@@ -130,15 +132,20 @@ class TorchReplica:
             raise ConfigError("this program has no optimizer; pass optimizer= to compile to train")
         with translated():
             batch = read_batch(micro, self._device)
-            weight = self._objective.weight_before(batch)
-            if weight == 0.0:
+            weight = self._objective.weight_before(batch) if batch.rows else 0.0
+            if weight == 0.0 and not self.holds_collectives:
                 return
             key_generators(seed, self._device)
             if not self._model.training:
                 self._model.train()
+            if weight == 0.0:
+                self._backward_uncounted(run_uncounted(self._objective, self._model, batch))
+                return
             score = self._objective.score(self._model, batch, weight)
             if score.value is not None:
                 self._backward(score, score.value, scale)
+            elif self.holds_collectives:
+                self._backward_uncounted([score.uncounted])
             self._counting.add(score)
 
     def _backward(self, score: Score, value: torch.Tensor, scale: float) -> None:
@@ -149,6 +156,13 @@ class TorchReplica:
             )
         self._gradients.prepare()
         torch.autograd.backward(value, torch.full_like(value, score.factor * scale))
+        self._gradients.collect()
+
+    def _backward_uncounted(self, roots: Sequence[Any]) -> None:
+        """Take part in the collectives of backward; adds zeros."""
+        able = [root for root in roots if isinstance(root, torch.Tensor) and root.requires_grad]
+        self._gradients.prepare()
+        torch.autograd.backward(able, [torch.zeros_like(root) for root in able])
         self._gradients.collect()
 
     def finish_update(self) -> Tally:

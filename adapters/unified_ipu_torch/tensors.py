@@ -121,7 +121,7 @@ class Catalog:
         averaged = {
             f"{prefix}.{name}" if prefix else name
             for prefix, module in self._model.named_modules(remove_duplicate=False)
-            if isinstance(module, _NormBase)
+            if isinstance(module, _NormBase) and not getattr(module, "holds_collectives", False)
             for name in ("running_mean", "running_var")
         }
         first: Dict[int, str] = {}

@@ -40,7 +40,7 @@ class MicroBatch:
     Args:
         index: ``m``, its place in the update over all replicas: it keys the random numbers.
         tree: The rows, numpy arrays from our loaders, native tensors if the user passed them.
-        rows: Number of rows, padding included; 0 is never handed to a replica.
+        rows: Number of rows, padding included; 0 only for a replica that holds collectives.
         sample_weight: ``[rows]`` float32, 0 for padding; None when every row counts.
         ids: ``[rows]`` int64 sample ids, -1 for padding; None when the user passed the batch.
     """
@@ -183,6 +183,10 @@ class Replica(Protocol):
     With one replica nothing is bound: the gradients are the framework's own, ``squared_norm`` and
     the ``scale`` of ``apply`` stand in for the reducer. After ``bind`` the gradients live in the
     reducer's buffers: ``begin_update`` sets them to 0, ``forward_backward`` adds to them.
+
+    A replica whose model holds collectives of its own has an attribute ``holds_collectives`` that
+    is True. It gets as many micro-batches as every other rank, those of 0 rows included, and runs
+    forward and backward in each, also where W is 0.
     """
 
     counts_samples: bool

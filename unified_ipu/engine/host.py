@@ -22,6 +22,7 @@ from unified_ipu.comms import Communicator
 from unified_ipu.engine.gradients import GradientPath, Outcome, local_path, reduced_path
 from unified_ipu.engine.header import HeaderLayout, check_metric_names, merge_metrics
 from unified_ipu.engine.random_keys import EVALUATION, TRAINING, micro_batch_key
+from unified_ipu.engine.rounds import rounds_of
 from unified_ipu.engine.rules import UpdateRules
 from unified_ipu.errors import ConfigError, DataError, NumericsError
 from unified_ipu.events import Counters, PhaseClock
@@ -48,6 +49,7 @@ class HostExecutor:
         self._rules = rules
         self._clock = clock
         self._counters = counters
+        self._rounds = rounds_of(replica, communicator)
         self._path: Optional[GradientPath] = None
         self._header: Optional[HeaderLayout] = None
         self._metric_names: Optional[Tuple[str, ...]] = None
@@ -98,7 +100,7 @@ class HostExecutor:
             replica.begin_update()
             scale = path.scale(update)
             samples, ran = 0, False
-            for micro in update.micro_batches:
+            for micro in self._rounds(update.micro_batches):
                 samples += _real_rows(micro)
                 ran = True
                 key = micro_batch_key(

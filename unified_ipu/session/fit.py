@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -12,6 +13,7 @@ from unified_ipu.engine import merge_metrics, ratio
 from unified_ipu.errors import ConfigError
 from unified_ipu.report import Callback, EpochSummary, FitContext, Progress, Summary
 from unified_ipu.session.evaluation import check_evaluation_loader
+from unified_ipu.session.resuming import Checkpointing, callback_states, load_callback_states
 
 if TYPE_CHECKING:
     from unified_ipu.session.program import Program
@@ -31,6 +33,8 @@ class Fit:
         metrics: Mapping[str, Metric],
         callbacks: Sequence[Callback],
         max_updates: Optional[int],
+        checkpoint: Optional[Union[str, Path]] = None,
+        resume: Any = None,
     ) -> None:
         _check(train, epochs=epochs, every=every, metrics=metrics, validation=validation)
         _check_max_updates(max_updates)
@@ -41,10 +45,18 @@ class Fit:
         self._metrics = metrics
         own = any(isinstance(callback, Progress) for callback in callbacks)
         self._callbacks: List[Callback] = [*callbacks] if own else [Progress(), *callbacks]
-        self._left = max_updates
-        self._since_evaluation = 0
-        self._results: Dict[str, float] = {}
-        self._first_epoch = int(train.epoch)
+        self._is_due = False
+        self._checkpointing = Checkpointing(program, train, checkpoint, resume)
+        self._notes = self._checkpointing.start()
+        load_callback_states(self._callbacks, self._notes.get("callbacks", []))
+        # Of the run that is resumed: all that is asked for counts from where it began.
+        self._first_epoch = int(self._notes.get("first_epoch", train.epoch))
+        self._first_update = int(self._notes.get("first_update", program.update))
+        done = program.update - self._first_update
+        self._left = None if max_updates is None else max(0, max_updates - done)
+        self._since_evaluation = int(self._notes.get("since_evaluation", 0))
+        self._results: Dict[str, float] = dict(self._notes.get("results", {}))
+        self._tally = _EpochTally.from_dict(self._notes.get("tally", {}))
         self._last_epoch = self._first_epoch + epochs
         self._context = FitContext(
             rank=program.place.rank,
@@ -65,6 +77,7 @@ class Fit:
             while self._train.epoch < self._last_epoch and self._left != 0:
                 epochs.append(self._epoch(int(self._train.epoch)))
             self._program.synchronise_buffers()
+            self._save()
             summary = self._summary(tuple(epochs), perf_counter() - started, phases, counts)
         finally:
             self._tell("on_fit_end", summary)
@@ -73,7 +86,7 @@ class Fit:
 
     def _epoch(self, epoch: int) -> EpochSummary:
         started = perf_counter()
-        tally = _EpochTally()
+        tally = self._tally
         self._tell("on_epoch_start", epoch)
         for call in self._train:
             record = self._program.step(self._cut(call))
@@ -99,6 +112,10 @@ class Fit:
         )
         self._tell("on_epoch_end", summary)
         self._program.session.print(str(summary))
+        if self._is_at_end():
+            self._tally = _EpochTally()
+        if self._every == "epoch" or self._is_due:
+            self._save()
         return summary
 
     def _cut(self, call: Call) -> Call:
@@ -119,6 +136,29 @@ class Fit:
         if isinstance(self._every, int) and self._since_evaluation >= self._every:
             self._since_evaluation -= self._every
             self._evaluate()
+            self._is_due = True
+            if not self._is_at_end():  # then it is saved once the epoch is summed up
+                self._save()
+
+    def _is_at_end(self) -> bool:
+        loader, batch = self._train, self._program.session.batch
+        if not loader.position:
+            return True
+        return loader.size is not None and loader.position >= batch.used_samples(loader.size)
+
+    def _save(self) -> None:
+        self._checkpointing.save(self._state)
+        self._is_due = False
+
+    def _state(self) -> Dict[str, Any]:
+        return {
+            "first_epoch": self._first_epoch,
+            "first_update": self._first_update,
+            "since_evaluation": self._since_evaluation,
+            "results": self._results,
+            "tally": self._tally.to_dict(),
+            "callbacks": callback_states(self._callbacks),
+        }
 
     def _evaluate(self) -> None:
         if self._validation is not None:
@@ -166,6 +206,17 @@ class _EpochTally:
         self.samples = self.updates = self.skipped = 0
         self.loss_sum = self.weight = 0.0
         self.metrics: Dict[str, Tuple[float, float]] = {}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> _EpochTally:
+        tally = cls()
+        for name, value in values.items():
+            setattr(tally, name, value)
+        tally.metrics = {name: (pair[0], pair[1]) for name, pair in tally.metrics.items()}
+        return tally
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(vars(self))
 
     def add(self, record: Record) -> None:
         self.samples += record.samples

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Union
 
 from unified_ipu.adapter import Call, Executor, Metric, Record
+from unified_ipu.checkpoint import KEEP
 from unified_ipu.comms import Communicator
 from unified_ipu.engine import LearningRateFactor, trained_tensors
 from unified_ipu.errors import ConfigError, located
@@ -52,6 +53,12 @@ class Program:
     def session(self) -> Session:
         """The session that compiled it."""
         return self._session
+
+    @property
+    def executor(self) -> Executor:
+        """What drives the model."""
+        self._check_open()
+        return self._executor
 
     @property
     def plan(self) -> Plan:
@@ -133,7 +140,7 @@ class Program:
         metrics: Optional[Mapping[str, Metric]] = None,
         callbacks: Sequence[Callback] = (),
         checkpoint: Optional[Union[str, Path]] = None,
-        resume: Optional[str] = None,
+        resume: Optional[Union[str, Path, bool]] = None,
         max_updates: Optional[int] = None,
     ) -> Summary:
         """Train for ``epochs`` epochs and print how it went on rank 0.
@@ -142,11 +149,14 @@ class Program:
             train: A training loader.
             epochs: How many; what is left of an epoch already begun counts as one.
             validation: A loader made with ``train=False``, or None.
-            every: ``"epoch"``, or the number of updates between two evaluations.
+            every: ``"epoch"``, or the number of updates between two evaluations and checkpoints.
             metrics: Of the evaluation, ``{name: callable(outputs, targets) -> (sum, weight)}``.
             callbacks: Called at call boundaries on all ranks; a progress bar is always there.
-            checkpoint: Not built yet, refused when given.
-            resume: Not built yet, refused when given.
+            checkpoint: Folder of the run, relative to the working directory: written after each
+                epoch or each ``every`` updates, and at the end; the last three are kept.
+            resume: ``"auto"`` goes on from the latest checkpoint in ``checkpoint`` if there is
+                one, True wants one, a path names a run or one checkpoint. ``epochs`` and
+                ``max_updates`` then count from the beginning of the resumed run.
             max_updates: Stop after so many updates.
 
         Returns:
@@ -154,6 +164,8 @@ class Program:
 
         Raises:
             ConfigError: If an argument is impossible or not built.
+            CheckpointError: On all ranks, if a checkpoint is damaged, does not fit, or cannot be
+                written.
             DataError: If a pipeline fails.
             NumericsError: On all ranks, if a gradient is not finite.
         """
@@ -161,7 +173,6 @@ class Program:
 
         with located(self.place.rank):
             self._check_open()
-            refuse_unbuilt(checkpoint=checkpoint, resume=resume)
             run = Fit(
                 self,
                 train,
@@ -171,6 +182,8 @@ class Program:
                 metrics=metrics or {},
                 callbacks=callbacks,
                 max_updates=max_updates,
+                checkpoint=checkpoint,
+                resume=resume,
             )
             return run.run()
 
@@ -256,21 +269,21 @@ class Program:
         """
         raise ConfigError(f"export_onnx({str(path)!r}): exporting to ONNX is not built yet")
 
-    def save(self, folder: Union[str, Path]) -> None:
-        """Not built yet.
+    def save(self, folder: Union[str, Path], *, keep: int = KEEP) -> Path:
+        """Write a checkpoint of this program alone; ``session.save(folder, model=program)``.
 
         Raises:
-            ConfigError: Always.
+            CheckpointError: On all ranks, if it was not written; the one before is untouched.
         """
-        raise ConfigError(f"save({str(folder)!r}): {_CHECKPOINTS}")
+        return self._session.save(folder, keep=keep, model=self)
 
-    def restore(self, folder: Union[str, Path]) -> None:
-        """Not built yet.
+    def restore(self, folder: Union[str, Path]) -> Path:
+        """Load what ``save`` or ``fit`` wrote; ``session.restore(folder, model=program)``.
 
         Raises:
-            ConfigError: Always.
+            CheckpointError: On all ranks, if it is missing, damaged, or of another model.
         """
-        raise ConfigError(f"restore({str(folder)!r}): {_CHECKPOINTS}")
+        return self._session.restore(folder, model=self)
 
     def synchronise_buffers(self) -> None:
         """Make the buffers of all ranks equal, by each one's rule; ``fit`` ends with it."""
@@ -288,20 +301,6 @@ class Program:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ConfigError("the program is closed; compile the model again")
-
-
-_CHECKPOINTS = "checkpoints are not built yet; use weights() and load_weights()"
-
-
-def refuse_unbuilt(**given: Any) -> None:
-    """Refuse by name what later versions will do.
-
-    Raises:
-        ConfigError: If one of them is not None.
-    """
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{name}={value!r}: {_CHECKPOINTS}; leave {name} out")
 
 
 def can_train(executor: Executor, optimizer: Optional[object]) -> bool:

@@ -1,4 +1,8 @@
-"""The session: this process in the world, its plan, and what is compiled and loaded in it."""
+"""The session: this process in the world, its plan, and what is compiled and loaded in it.
+
+One class, since it is the one list of what users can call. What its methods do lies in the modules
+beside this one; longer ones import theirs when they are called.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ from unified_ipu.adapter import (
     available_adapters,
     find_adapter,
 )
+from unified_ipu.checkpoint import KEEP
 from unified_ipu.comms import Communicator, connect
 from unified_ipu.data import Loader
 from unified_ipu.engine import HostExecutor, LearningRateFactor, UpdateRules
@@ -35,7 +40,7 @@ from unified_ipu.events import Counters, PhaseClock
 from unified_ipu.plan import BatchPlan, Plan
 from unified_ipu.session.agreement import agree_on_tensors
 from unified_ipu.session.joining import Joined, join_plan
-from unified_ipu.session.program import Program, can_train, refuse_unbuilt
+from unified_ipu.session.program import Program, can_train
 from unified_ipu.session.scopes import AdapterScopes
 from unified_ipu.world import Mesh, Place, World
 
@@ -354,23 +359,51 @@ class Session:
         """Return every rank's array, in rank order, on all ranks; axis 0 may differ; collective."""
         return self.communicator("data").all_gather(array)
 
-    def save(self, folder: Union[str, Path], **what: Any) -> None:
-        """Not built yet.
+    def save(self, folder: Union[str, Path], *, keep: int = KEEP, **what: Any) -> Path:
+        """Write a checkpoint of programs and train loaders; collective, between two calls.
+
+        Buffers are first made equal on all ranks, each by its rule. The checkpoint appears in
+        ``folder`` whole or not at all, and becomes its ``latest``.
+
+        Args:
+            folder: Of the run, relative to the working directory; made if needed.
+            keep: How many checkpoints stay in it, the last written ones.
+            what: Programs and train loaders by the names to restore them under.
+
+        Returns:
+            The folder of this checkpoint, ``step-00001234`` in ``folder``.
 
         Raises:
-            ConfigError: Always.
+            ConfigError: If something else is passed, or a state that a checkpoint cannot hold.
+            CheckpointError: On all ranks, if it was not written; the one before is untouched.
         """
-        del what
-        refuse_unbuilt(folder=str(folder))
+        from unified_ipu.session.saving import save
 
-    def restore(self, folder: Union[str, Path], **what: Any) -> None:
-        """Not built yet.
+        with located(self.rank):
+            return save(self, folder, what, keep=keep)
+
+    def restore(self, folder: Union[str, Path], **what: Any) -> Path:
+        """Load a checkpoint into programs and train loaders; collective.
+
+        Everything is read, verified and compared before anything is changed. The optimizer's
+        settings and the scheduler's state are those of the checkpoint afterwards.
+
+        Args:
+            folder: Of the run, for its latest checkpoint, or of one checkpoint.
+            what: All or some of what was saved, by the same names.
+
+        Returns:
+            The folder of the checkpoint.
 
         Raises:
-            ConfigError: Always.
+            ConfigError: If something else than programs and train loaders is passed.
+            CheckpointError: On all ranks, if it is missing, damaged, foreign, too new, or of
+                other tensors or data.
         """
-        del what
-        refuse_unbuilt(folder=str(folder))
+        from unified_ipu.session.restoring import restore
+
+        with located(self.rank):
+            return restore(self, folder, what)[0]
 
 
 def _check_compile(loss: Any, objective: Any, loss_reduction: Optional[str], names: Any) -> None:

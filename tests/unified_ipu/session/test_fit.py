@@ -242,7 +242,7 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training(tmp_path, caplog
         ({"every": 0}, "every=0"),
         ({"max_updates": 0}, "max_updates=0"),
         ({"metrics": {"error": relative_error}}, "validation=, which is missing"),
-        ({"checkpoint": "run/"}, "checkpoint='run/'"),
+        ({"checkpoint": 3}, "checkpoint=3"),
         ({"resume": "auto"}, "resume='auto'"),
     ],
 )

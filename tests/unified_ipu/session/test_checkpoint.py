@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+import unified_ipu as ui
+from unified_ipu.testing.threads import RanksFailedError, run_ranks
+from unified_ipu_numpy import MeanSquaredError, Mlp
+
+X = np.random.default_rng(0).normal(size=(22, 3))
+Y = X @ np.array([[1.0], [-2.0], [0.5]])
+
+
+def run(size: int, body: Any, **settings: Any) -> List[Any]:
+    """Run ``body(session)`` on each of ``size`` ranks (threads)."""
+
+    def rank(world: Any, communicator: Any) -> Any:
+        changes = {name.replace("__", "."): value for name, value in settings.items()}
+        plan = ui.Plan().replace(
+            {
+                "mesh.data": size,
+                "batch.global_batch_size": 4,
+                "batch.micro_batch_size": 2,
+                **changes,
+            }
+        )
+        with ui.Session(plan, world=world, communicator=communicator, argv=[]) as session:
+            return body(session)
+
+    return run_ranks(size, rank, timeout_seconds=20.0)
+
+
+def compiled(session: ui.Session, sizes: Any = (3, 4, 1), **settings: Any) -> ui.Program:
+    return session.compile(
+        Mlp(sizes, seed=session.rank, dropout=0.25),
+        loss=MeanSquaredError("mean"),
+        optimizer=settings.pop("optimizer", ui.optim.Adam(lr=0.05)),
+        **settings,
+    )
+
+
+def equal(left: Dict[str, Any], right: Dict[str, Any]) -> bool:
+    return set(left) == set(right) and all(
+        left[name].tobytes() == right[name].tobytes() for name in left
+    )
+
+
+def unbroken(session: ui.Session, epochs: int = 3, **fit: Any) -> Any:
+    program, train = compiled(session), session.loader((X, Y))
+    summary = program.fit(train, epochs=epochs, **fit)
+    return program.weights(), summary
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("stop", [1, 4, 6, 7, 11])
+def test_l3_5_a_run_that_was_broken_off_goes_on_bit_for_bit(tmp_path, size, stop):
+    expected, whole = run(size, unbroken)[0]
+
+    def first(session: ui.Session) -> None:
+        program, train = compiled(session), session.loader((X, Y))
+        program.fit(train, epochs=3, checkpoint=tmp_path, every=2, max_updates=stop)
+        assert program.update == stop
+
+    def second(session: ui.Session) -> Any:
+        return unbroken(session, checkpoint=tmp_path, resume="auto")
+
+    run(size, first)
+    for weights, summary in run(size, second):
+        assert equal(weights, expected)
+        assert summary.epochs[-1].epoch == 2
+        for mine, other in zip(reversed(summary.epochs), reversed(whole.epochs)):
+            assert (mine.samples, mine.updates) == (other.samples, other.updates)
+            assert mine.loss == other.loss
+            assert str(mine.certificate) == "22 of 22 samples, each once"
+
+
+def test_l3_6_another_world_goes_on_with_the_same_samples_and_updates_to_rounding(tmp_path):
+    expected, _ = run(1, unbroken)[0]
+    sizes = np.random.default_rng(5).integers(1, 5, size=4).tolist()
+    results: List[Any] = []
+    for updates, size in zip([3, 8, 13, 18], sizes):
+
+        def part(session: ui.Session, updates: int = updates) -> Any:
+            return unbroken(session, checkpoint=tmp_path, resume="auto", max_updates=updates)
+
+        results = run(size, part)
+    difference = np.concatenate([(results[0][0][n] - expected[n]).ravel() for n in expected])
+    total = np.concatenate([expected[n].ravel() for n in expected])
+    assert np.linalg.norm(difference) < 1e-12 * np.linalg.norm(total)
+
+
+def test_several_programs_and_loaders_come_back_together(tmp_path):
+    def body(session: ui.Session) -> Any:
+        one, two = compiled(session), compiled(session, (3, 2, 1), optimizer=ui.optim.SGD(lr=0.1))
+        left, right = session.loader((X, Y)), session.loader((X[:9], Y[:9]))
+        for call in left:
+            one.step(call)
+            if left.position == 12:
+                break
+        for call in right:
+            two.step(call)
+        path = session.save(tmp_path, one=one, two=two, left=left, right=right)
+        assert path.name == "step-00000003"
+        before = [one.weights(), two.weights()]
+        for program, loader in ((one, left), (two, right)):
+            program.step(next(iter(loader)))
+        assert not equal(one.weights(), before[0])
+        assert session.restore(tmp_path, one=one, two=two, left=left, right=right) == path
+        assert equal(one.weights(), before[0])
+        assert equal(two.weights(), before[1])
+        assert (left.epoch, left.position, right.epoch, right.position) == (0, 12, 1, 0)
+        return sorted(file.name for file in path.iterdir())
+
+    assert run(2, body)[0] == [
+        "manifest.json",
+        "one.slots.safetensors",
+        "one.weights.safetensors",
+        "two.slots.safetensors",
+        "two.weights.safetensors",
+    ]
+
+
+def test_the_weights_open_without_us(tmp_path):
+    from safetensors.numpy import load_file
+
+    def body(session: ui.Session) -> Any:
+        program = compiled(session)
+        program.step((X[:2], Y[:2]))
+        return program.save(tmp_path), program.weights()
+
+    ((path, weights),) = run(1, body)
+    assert equal(load_file(str(path / "weights.safetensors")), weights)
+    slots = load_file(str(path / "slots.safetensors"))
+    assert set(slots) == {
+        f"{name}/{slot}" for name in weights for slot in ("step", "exp_avg", "exp_avg_sq")
+    }
+    assert float(slots["0.weight/step"]) == 1.0
+
+
+def test_slots_made_after_the_checkpoint_are_gone_after_restoring_it(tmp_path):
+    def body(session: ui.Session) -> Any:
+        program = compiled(session)
+        program.save(tmp_path)
+        program.step((X[:2], Y[:2]))
+        first = program.weights()
+        program.restore(tmp_path)
+        assert (program.update, program.updates_happened) == (0, 0)
+        program.step((X[:2], Y[:2]))
+        return equal(program.weights(), first)
+
+    assert run(1, body) == [True]
+
+
+def differing(tmp_path: Any, change: Any, **settings: Any) -> str:
+    """Save, then resume with a change; the message every rank gets."""
+
+    def first(session: ui.Session) -> None:
+        compiled(session).fit(session.loader((X, Y)), checkpoint=tmp_path)
+
+    run(2, first)
+    with pytest.raises(RanksFailedError) as caught:
+        run(2, change, **settings)
+    errors = list(caught.value.errors.values())
+    assert {type(error) for error in errors} == {ui.CheckpointError}
+    assert len({str(error).partition(": ")[2] for error in errors}) == 1
+    assert len(errors) == 2
+    return str(errors[0])
+
+
+def test_resume_with_another_seed_batch_or_size_says_what_differs(tmp_path):
+    def other(session: ui.Session) -> Any:
+        compiled(session).fit(session.loader((X[:20], Y[:20])), checkpoint=tmp_path, resume="auto")
+
+    message = differing(tmp_path, other, seed=7, batch__global_batch_size=6)
+    for part in (
+        "seed is 7, saved with 0",
+        "loader 'train': size is 20, saved with 22",
+        "loader 'train': global_batch_size is 6, saved with 4",
+    ):
+        assert part in message
+
+
+def test_resume_with_another_model_names_the_tensors(tmp_path):
+    def other(session: ui.Session) -> Any:
+        program = compiled(session, (3, 5, 1))
+        before = program.weights()
+        try:
+            program.fit(session.loader((X, Y)), checkpoint=tmp_path, resume=True)
+        finally:
+            assert equal(program.weights(), before)
+
+    message = differing(tmp_path, other)
+    assert "'0.weight' is parameter float64 [5, 3], saved as parameter float64 [4, 3]" in message
+
+
+def test_resume_with_another_optimizer_is_refused_before_anything_changes(tmp_path):
+    def other(session: ui.Session) -> Any:
+        program = compiled(session, optimizer=ui.optim.SGD(lr=0.1))
+        before = program.weights()
+        try:
+            program.fit(session.loader((X, Y)), checkpoint=tmp_path, resume=True)
+        finally:
+            assert equal(program.weights(), before)
+
+    assert "of the optimizer Adam, this program has SGD" in differing(tmp_path, other)
+
+
+def refused(body: Any, error: Any, size: int = 1) -> str:
+    with pytest.raises(RanksFailedError) as caught:
+        run(size, body)
+    assert isinstance(caught.value.errors[0], error), caught.value.errors[0]
+    return str(caught.value.errors[0])
+
+
+def test_resume_auto_starts_anew_where_there_is_nothing_and_true_does_not(tmp_path):
+    def auto(session: ui.Session) -> Any:
+        return unbroken(session, epochs=1, checkpoint=tmp_path / "run", resume="auto")[1].updates
+
+    assert run(1, auto) == [6]
+
+    def wanted(session: ui.Session) -> Any:
+        unbroken(session, checkpoint=tmp_path / "other", resume=True)
+
+    assert "there is no checkpoint at" in refused(wanted, ui.CheckpointError)
+
+
+def test_a_fit_without_resume_does_not_touch_the_checkpoints_of_an_earlier_run(tmp_path):
+    def again(session: ui.Session) -> Any:
+        unbroken(session, epochs=1, checkpoint=tmp_path)
+
+    run(1, again)
+    assert 'go on from them with resume="auto"' in refused(again, ui.ConfigError)
+
+
+def test_epochs_count_from_the_beginning_of_the_resumed_run(tmp_path):
+    def body(session: ui.Session, epochs: int = 2) -> Any:
+        test = session.loader((X, Y), train=False)
+        _, summary = unbroken(session, epochs, checkpoint=tmp_path, resume="auto", validation=test)
+        return len(summary.epochs), summary.validation
+
+    ((first, validation),) = run(1, body)
+    ((again, kept),) = run(1, body)
+    ((more, _),) = run(1, lambda session: body(session, 5))
+    assert (first, again, more) == (2, 0, 3)
+    assert kept == validation
+    assert (tmp_path / "latest").read_text() == "step-00000030\n"
+    assert len(list(tmp_path.glob("step-*"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"resume": "auto"}, "needs checkpoint="),
+        ({"resume": 3, "checkpoint": "run"}, 'expected "auto", True'),
+        ({"checkpoint": 3}, "expected the folder of the run"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(arguments, message):
+    assert message in refused(lambda session: unbroken(session, **arguments), ui.ConfigError)
+
+
+def test_what_is_neither_program_nor_train_loader_cannot_be_saved(tmp_path):
+    def evaluation(session: ui.Session) -> Any:
+        session.save(tmp_path, test=session.loader((X, Y), train=False))
+
+    assert "test=a loader for evaluation" in refused(evaluation, ui.ConfigError)
+    assert "got nothing" in refused(lambda session: session.save(tmp_path), ui.ConfigError)
+    assert "expected programs" in refused(
+        lambda session: session.restore(tmp_path, model=3), ui.ConfigError
+    )
+
+
+@pytest.mark.parametrize("verb", ["save", "restore"])
+def test_l4_a_call_on_one_rank_only_ends_in_an_error_that_says_so(tmp_path, verb):
+    def body(session: ui.Session) -> None:
+        program = compiled(session)
+        program.save(tmp_path)
+        if session.is_first:
+            getattr(program, verb)(tmp_path)
+        else:
+            program.step((X[:2], Y[:2]))
+
+    with pytest.raises(RanksFailedError) as caught:
+        run(2, body)
+    for error in caught.value.errors.values():
+        assert isinstance(error, ui.CollectiveError)
+        assert f"session.{verb}, which every rank must call" in str(error)
+
+
+def test_ranks_that_save_different_things_are_told(tmp_path):
+    def body(session: ui.Session) -> None:
+        program = compiled(session)
+        if session.is_first:
+            session.save(tmp_path, one=program)
+        else:
+            session.save(tmp_path, two=program)
+
+    with pytest.raises(RanksFailedError) as caught:
+        run(2, body)
+    assert all("do not save the same" in str(error) for error in caught.value.errors.values())
+
+
+def test_a_full_disk_keeps_the_old_checkpoint_and_is_an_error_on_all_ranks(tmp_path, monkeypatch):
+    def body(session: ui.Session) -> Any:
+        program = compiled(session)
+        program.save(tmp_path)
+        before = program.weights()
+        program.step((X[:2], Y[:2]) if session.is_first else [])
+        session.communicator().barrier()
+
+        def full(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("unified_ipu.checkpoint.tensor_file.os.fsync", full)
+        with pytest.raises(ui.CheckpointError, match="No space left on device") as caught:
+            program.save(tmp_path)
+        session.communicator().barrier()
+        monkeypatch.undo()
+        session.communicator().barrier()
+        assert "step 1 was not written" in str(caught.value)
+        program.restore(tmp_path)
+        return equal(program.weights(), before)
+
+    assert run(2, body) == [True, True]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000000"]
+
+
+def test_a_damaged_tensor_is_an_error_on_all_ranks_and_changes_nothing(tmp_path):
+    def first(session: ui.Session) -> None:
+        program = compiled(session)
+        program.save(tmp_path)
+        program.step((X[:2], Y[:2]) if session.is_first else [])
+        program.save(tmp_path)
+
+    run(2, first)
+    file = tmp_path / "step-00000001" / "slots.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+    def second(session: ui.Session) -> Any:
+        program = compiled(session)
+        before = program.weights()
+        with pytest.raises(ui.CheckpointError, match=r"slots\.safetensors is not that") as caught:
+            program.restore(tmp_path)
+        assert equal(program.weights(), before)
+        program.restore(tmp_path / "step-00000000")
+        return str(caught.value).partition(": ")[2]
+
+    messages = run(2, second)
+    assert messages[0] == messages[1]
+
+
+def test_callbacks_that_have_a_state_get_it_back(tmp_path):
+    class Counting(ui.Callback):
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def on_call_end(self, context: Any, record: Any) -> None:
+            self.calls += 1
+
+        def state(self) -> Any:
+            return {"calls": self.calls}
+
+        def load_state(self, state: Any) -> None:
+            self.calls = state["calls"]
+
+    def body(session: ui.Session, epochs: int) -> int:
+        counting = Counting()
+        unbroken(session, epochs, checkpoint=tmp_path, resume="auto", callbacks=[counting])
+        return counting.calls
+
+    assert run(1, lambda session: body(session, 1)) == [6]
+    assert run(1, lambda session: body(session, 3)) == [18]
+
+
+def test_the_manifest_is_plain_json_and_a_run_can_be_moved(tmp_path):
+    run(1, lambda session: unbroken(session, 1, checkpoint=tmp_path / "a"))
+    shutil.move(str(tmp_path / "a"), str(tmp_path / "b"))
+    manifest = json.loads((tmp_path / "b" / "step-00000006" / "manifest.json").read_text())
+    assert manifest["programs"]["model"]["update"] == 6
+    assert manifest["loaders"]["train"]["state"]["epoch"] == 1
+    again = run(1, lambda session: unbroken(session, 2, checkpoint=tmp_path / "b", resume=True))
+    assert [epoch.epoch for epoch in again[0][1].epochs] == [1]

@@ -18,15 +18,14 @@ from unified_ipu.data import Sample
 from unified_ipu.data.layout import form_of, tree_of
 from unified_ipu.data.leaves import map_leaves
 from unified_ipu.errors import DataError
+from unified_ipu_tensorflow.leaves import dense, memory_of
+from unified_ipu_tensorflow.stream import batches, graph_of, random_ops
 
 Tree = Any
 Block = Tuple[np.ndarray, np.ndarray]
 
 _NOTHING = (np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64))
 _MANY = 1 << 62
-_IGNORE_STATE = 1  # ExternalStatePolicy.POLICY_IGNORE, dataset_options.proto
-_RANDOM_PREFIXES = ("Random", "StatefulUniform", "StatefulStandard", "StatefulTruncated")
-_RANDOM_OPS = frozenset({"Multinomial", "TruncatedNormal", "ParameterizedTruncatedNormal"})
 _PREFETCH = 2
 
 
@@ -72,6 +71,9 @@ class TensorflowSource:
             self._rows = self._mapped(ids)
         _warn_of_random_ops(self._rows if self._rows is not None else self._mapped(ids.batch(1)))
 
+    batches = staticmethod(batches)
+    """Reads datasets whose elements are samples, for streams."""
+
     def row_bytes(self) -> int:
         """Bytes of one row, or 0 if shapes are not known beforehand."""
         if self._rows is None:
@@ -92,8 +94,8 @@ class TensorflowSource:
         try:
             self._pass.assign(number)
             for ids, *leaves in self._dataset(rows):
-                arrays = [_memory_of(leaf) for leaf in leaves]
-                yield _memory_of(ids), tree_of(self._form, arrays)
+                arrays = [memory_of(leaf) for leaf in leaves]
+                yield memory_of(ids), tree_of(self._form, arrays)
         except tf.errors.InvalidArgumentError as error:
             raise self._explained(error) from error
         finally:
@@ -138,7 +140,7 @@ class TensorflowSource:
         self._paths = []
 
         def checked(path: str, leaf: Any) -> None:
-            leaves.append(_checked(path, leaf))
+            leaves.append(dense(path, leaf))
             self._paths.append(path)
 
         map_leaves(tree, checked)
@@ -161,58 +163,10 @@ class TensorflowSource:
 
 def _warn_of_random_ops(dataset: Any) -> None:
     """Say so when the pipeline draws numbers that depend on when and where it runs."""
-    serialized = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=dataset._variant_tensor,  # noqa: SLF001 - the raw op takes nothing else
-        external_state_policy=_IGNORE_STATE,
-    )
-    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
-    ops = {node.op for function in graph.library.function for node in function.node_def}
-    random = sorted(op for op in ops if op.startswith(_RANDOM_PREFIXES) or op in _RANDOM_OPS)
+    random = random_ops(graph_of(dataset))
     if random:
         logging.getLogger("unified_ipu.data").warning(
             "the pipeline uses %s: augmentation will not repeat after a restart or on another "
             "number of ranks; use tf.random.stateless_* with s.seed",
             ", ".join(random),
         )
-
-
-def _checked(path: str, leaf: Any) -> Any:
-    """Return the leaf as a dense tensor of bools or numbers.
-
-    Raises:
-        DataError: If it is none.
-    """
-    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-        raise DataError(
-            f"leaf {path} is a {type(leaf).__name__}; make it dense (.to_tensor() or "
-            "tf.sparse.to_dense) with one shape for all samples"
-        )
-    try:
-        tensor = tf.convert_to_tensor(leaf)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"leaf {path} is a {type(leaf).__name__}, no tensor: {error}") from error
-    kind = tensor.dtype
-    is_number = kind.is_integer or kind.is_floating or kind.is_complex or kind.is_bool
-    if not is_number or kind.as_numpy_dtype not in _NUMPY_TYPES:
-        raise DataError(
-            f"leaf {path} has the element type {kind.name}; batches hold bools and numbers that "
-            "numpy knows: leave it out, or encode it with tf.cast, tf.bitcast or a vocabulary"
-        )
-    return tensor
-
-
-_NUMPY_TYPES = frozenset(
-    {
-        np.bool_,
-        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
-        *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
-    }
-)
-
-
-def _memory_of(tensor: Any) -> np.ndarray:
-    """The tensor's own memory; valid as long as the tensor is."""
-    if not tensor.shape.num_elements():
-        empty: np.ndarray = tensor.numpy()
-        return empty
-    return np.asarray(memoryview(tensor))

@@ -10,6 +10,7 @@ from unified_ipu.data.loader import Loader as Loader
 from unified_ipu.data.order import Order as Order
 from unified_ipu.data.pipeline_source import (
     PipelineSource as PipelineSource,
+    StreamSource as StreamSource,
     stream as stream,
     tensorflow as tensorflow,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "PipelineSource",
     "Sample",
     "Source",
+    "StreamSource",
     "arrays",
     "as_source",
     "dataset",

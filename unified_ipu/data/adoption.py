@@ -6,12 +6,14 @@ from typing import Any, Optional, Union
 
 from unified_ipu.data.array_source import arrays
 from unified_ipu.data.dataset_source import Collate, DatasetSource, dataset
-from unified_ipu.data.pipeline_source import PipelineSource
+from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
 from unified_ipu.data.source import Source
 from unified_ipu.errors import ConfigError
 
+AnySource = Union[Source, PipelineSource, StreamSource]
 
-def as_source(given: Any, collate: Optional[Collate] = None) -> Union[Source, PipelineSource]:
+
+def as_source(given: Any, collate: Optional[Collate] = None) -> AnySource:
     """Return ``given`` if it is a source, else the source that it stands for.
 
     Args:
@@ -27,14 +29,14 @@ def as_source(given: Any, collate: Optional[Collate] = None) -> Union[Source, Pi
     """
     if isinstance(given, DatasetSource) and collate is not None:
         return given.collated_by(collate)
-    is_source = isinstance(given, (PipelineSource, Source))
+    is_source = isinstance(given, (PipelineSource, StreamSource, Source))
     is_arrays = isinstance(given, (tuple, list, dict)) or hasattr(given, "__array__")
     if collate is not None and (is_source or is_arrays):
         raise ConfigError(
             f"collate= was given with a {type(given).__name__}; it puts single samples of a "
             "dataset together: pass it to ui.data.dataset(...) or leave it out"
         )
-    if isinstance(given, (PipelineSource, Source)):
+    if isinstance(given, (PipelineSource, StreamSource, Source)):
         return given
     _refuse_foreign(given)
     if is_arrays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Iterable, Optional
 
 from unified_ipu.data.receipts import Receipts
@@ -23,6 +24,8 @@ class Cursor:
         self.start = start
         self.end = start
         """One past the last position that was handed out to any replica."""
+        self.samples = 0
+        """Samples of the pass, as far as known."""
         self.num_due = 0
         """Real rows that this replica should have received until now."""
         self.floor = 0
@@ -31,6 +34,12 @@ class Cursor:
         self._last_read = -1
         self._portions = iter(portions)
         self._next: Optional[Portion] = next(self._portions, None)
+
+    def extend(self, portions: Iterable[Portion]) -> None:
+        """Append micro-batches that were not known before."""
+        self._portions = chain(self._portions, portions)
+        if self._next is None:
+            self._next = next(self._portions, None)
 
     def take(self, update: Optional[int] = None) -> Optional[Portion]:
         """Return the next micro-batch and step over it; None at the end (of ``update``)."""

@@ -81,8 +81,16 @@ def dataset(samples: Any, collate: Optional[Collate] = None) -> DatasetSource:
     return DatasetSource(samples, collate)
 
 
-def stack(samples: Sequence[Any], ids: Sequence[int]) -> Tree:
+def stack(samples: Sequence[Any], ids: Sequence[int], where: str = "dataset") -> Tree:
     """Stack the leaves of equal trees on a new axis 0.
+
+    Args:
+        samples: At least one.
+        ids: Theirs, for messages.
+        where: Which source, for messages.
+
+    Returns:
+        One tree of new arrays, ``[len(samples), ...]`` each.
 
     Raises:
         DataError: If a leaf is no number or array, or the samples are not alike.
@@ -92,7 +100,7 @@ def stack(samples: Sequence[Any], ids: Sequence[int]) -> Tree:
     if len(counts) > 1:
         odd = next(k for k, column in enumerate(columns) if len(column) != len(columns[0]))
         raise DataError(
-            f"dataset: sample {ids[0]} has {len(columns[0])} leaves but sample {ids[odd]} has "
+            f"{where}: sample {ids[0]} has {len(columns[0])} leaves but sample {ids[odd]} has "
             f"{len(columns[odd])}; samples of one batch must be trees of the same form"
         )
     leaf_index = -1
@@ -100,11 +108,11 @@ def stack(samples: Sequence[Any], ids: Sequence[int]) -> Tree:
     def stacked(path: str, _: Any) -> np.ndarray:
         nonlocal leaf_index
         leaf_index += 1
-        parts = [as_array(column[leaf_index], path, "dataset") for column in columns]
+        parts = [as_array(column[leaf_index], path, where) for column in columns]
         for k, part in enumerate(parts):
             if part.shape != parts[0].shape:
                 raise DataError(
-                    f"dataset: leaf {path} of sample {ids[0]} has shape {parts[0].shape} but of "
+                    f"{where}: leaf {path} of sample {ids[0]} has shape {parts[0].shape} but of "
                     f"sample {ids[k]} {part.shape}; pad or crop them, or pass collate="
                 )
         return np.stack(parts)

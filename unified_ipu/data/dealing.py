@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
+from unified_ipu.data.messages import Message
 from unified_ipu.data.producer import Producer, RowQueue, blocks_of
 from unified_ipu.data.ring_writer import RingWriter
 from unified_ipu.data.schedule import Portion, Schedule
@@ -14,6 +15,36 @@ from unified_ipu.plan import MicroSpan
 
 _CHUNK_BYTES = 4 << 20
 _SHOWN_IDS = 32
+
+
+class Pass(Protocol):
+    """What the data process deals to its ranks from beginning to end."""
+
+    number: int
+    epoch: int
+    start_update: int
+    portion: Optional[Portion]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it is dealt."""
+        ...
+
+    def look_ahead(self) -> Sequence[Message]:
+        """Make sure that ``portion`` is the next one; returns what all ranks must be told."""
+        ...
+
+    def write(self, writer: Optional[RingWriter]) -> None:
+        """Deal the current portion to ``writer``, or to nobody; go on to the next."""
+        ...
+
+    def warm_up(self) -> None:
+        """Make the first rows."""
+        ...
+
+    def suspects(self) -> str:
+        """Say which samples it was at when it failed."""
+        ...
 
 
 class Stream:
@@ -52,6 +83,15 @@ class Stream:
 
         self._open = opened
         self._rows = RowQueue(opened(again, self._chunk_rows))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it is dealt."""
+        return self.portion is None
+
+    def look_ahead(self) -> Sequence[Message]:
+        """Nothing: the ranks know the size."""
+        return ()
 
     def write(self, writer: Optional[RingWriter]) -> None:
         """Make the rows of the current portion, for ``writer`` or for nobody; go on to the next."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Protocol
+from typing import Optional, Protocol, Tuple
 
 import numpy as np
 
@@ -28,12 +28,22 @@ class Delivery:
 class Feed(Protocol):
     """Delivers the micro-batches of one replica, pass after pass."""
 
+    is_spread: bool
+    """Whether other replicas read their samples on another host."""
+
     def begin(self, epoch: int, start_update: int) -> None:
         """Start a pass; what is left of the pass before is forgotten."""
         ...
 
     def read(self, portion: Portion) -> Delivery:
         """Return the rows of ``portion``; portions come in order, some may be left out."""
+        ...
+
+    def extent(self, samples: int) -> Tuple[int, bool]:
+        """Wait until it is known whether the pass has ``samples`` samples.
+
+        Returns how many it has for certain, and whether there are no more.
+        """
         ...
 
     def close(self) -> None:
@@ -43,6 +53,8 @@ class Feed(Protocol):
 
 class DirectFeed:
     """Reads a source in the rank's own process."""
+
+    is_spread = False
 
     def __init__(self, source: Source) -> None:
         self._source: Optional[Source] = source
@@ -59,6 +71,10 @@ class DirectFeed:
         if self._source is None:
             raise DataError("a micro-batch was asked for after its loader was closed")
         return Delivery(portion.row_ids, self._source.fetch(portion.row_ids))
+
+    def extent(self, samples: int) -> Tuple[int, bool]:  # noqa: ARG002 - of the Protocol
+        """All samples are known from the beginning."""
+        return (0 if self._source is None else self._source.size), True
 
     def close(self) -> None:
         """Let go of the source."""

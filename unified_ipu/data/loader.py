@@ -14,9 +14,10 @@ from unified_ipu.data.certificate import Certificate
 from unified_ipu.data.cursor import Cursor
 from unified_ipu.data.dataset_source import Collate
 from unified_ipu.data.feed import DirectFeed, Feed
-from unified_ipu.data.pipeline_source import PipelineSource
+from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
 from unified_ipu.data.position import cursor_of, delivered_state, differences, facts_of
 from unified_ipu.data.schedule import Portion, Schedule
+from unified_ipu.data.windows import Windows
 from unified_ipu.errors import ConfigError, DataError
 from unified_ipu.events import Counters, PhaseClock
 from unified_ipu.plan import BatchPlan, DataSettings
@@ -76,21 +77,32 @@ class Loader:
         self.position = 0
         self._source = as_source(source, collate)
         _check_micro_batch_size(micro_batch_size, batch, train=train)
-        self.size = self._source.size
-        if train or self.size < 1:
-            batch.check_samples(self.size)
+        self._is_stream = isinstance(self._source, StreamSource)
+        self.size: Optional[int] = None
+        """Samples of an epoch; of a stream None until an epoch has ended."""
+        if not isinstance(self._source, StreamSource):
+            self.size = self._source.size
+            if train or self.size < 1:
+                batch.check_samples(self.size)
         self._batch = batch
         self._replica = replica
         self._communicator = communicator
         self._clock = clock or PhaseClock()
         self._counters = counters or Counters()
         self._schedule = Schedule(
-            batch, self.size, seed, shuffle and train, train, micro_batch_size
+            batch,
+            self.size or 0,
+            seed,
+            shuffle and train and self.size is not None,
+            train,
+            micro_batch_size,
         )
         check_agreement(communicator, self._schedule, name=name, replica=replica)
         self._audit = Audit(communicator, self._schedule)
         self._feed = self._open_feed(settings or DataSettings(), search_path)
         self._cursor = Cursor()
+        self._windows: Optional[Windows] = None
+        self._first_update = 0
 
     @property
     def train(self) -> bool:
@@ -98,12 +110,21 @@ class Loader:
         return self._schedule.train
 
     @property
-    def num_updates(self) -> int:
-        """Updates in an epoch."""
-        return self._batch.num_updates(self.size)
+    def num_updates(self) -> Optional[int]:
+        """Updates in an epoch; None as long as the size of a stream is not known."""
+        return None if self.size is None else self._batch.num_updates(self.size)
 
     def __len__(self) -> int:
-        """Calls in an epoch; micro-batches of this replica in evaluation."""
+        """Calls in an epoch; micro-batches of this replica in evaluation.
+
+        Raises:
+            TypeError: If the size of a stream is not known yet; what ``list`` takes for no length.
+        """
+        if self.size is None:
+            raise TypeError(
+                f"{self.name}: a stream has no length before its first epoch has ended; count "
+                "calls, or use a source with a size"
+            )
         if self.train:
             return self._batch.num_calls(self.size)
         return self._batch.num_evaluation_spans(
@@ -125,7 +146,22 @@ class Loader:
         """
         if not self.train:
             raise ConfigError(f"{self.name}: evaluation has no position; seek a train loader")
-        end = self._batch.used_samples(self.size)
+        if not self._is_stream:  # the end of a stream shows when it is read
+            end = self._batch.used_samples(self._schedule.size)
+            self._check_position(epoch, position, end)
+            position = min(position, end)
+        elif min(epoch, position) < 0:
+            raise ConfigError(
+                f"{self.name}: got epoch {epoch}, position {position}; expected both >= 0"
+            )
+        update, cursor = self._update_at(position), self._cursor
+        if epoch == cursor.epoch and position <= cursor.end and cursor.can_return_to(update):
+            cursor.end = position  # the running loop hands out again what it had not read yet
+        else:
+            self._cursor = Cursor((), position, epoch)
+        self.epoch, self.position = epoch, position
+
+    def _check_position(self, epoch: int, position: int, end: int) -> None:
         whole = position % self._batch.global_batch_size == 0
         if epoch < 0 or not (position == self.size or (whole and 0 <= position <= end)):
             raise ConfigError(
@@ -133,13 +169,10 @@ class Loader:
                 f"a multiple of the global batch {self._batch.global_batch_size} up to {end}, or "
                 f"the size {self.size}"
             )
-        position = min(position, end)
-        update, cursor = self._update_at(position), self._cursor
-        if epoch == cursor.epoch and position <= cursor.end and cursor.can_return_to(update):
-            cursor.end = position  # the running loop hands out again what it had not read yet
-        else:
-            self._cursor = Cursor((), position, epoch)
-        self.epoch, self.position = epoch, position
+
+    def position_after(self, update: int) -> int:
+        """Samples of the epoch that are used once ``update``, which was handed out, is done."""
+        return min((update + 1) * self._batch.global_batch_size, self._cursor.samples)
 
     def state(self) -> Dict[str, Any]:
         """Where it stands, as JSON values, with what was delivered in the epoch; collective.
@@ -151,7 +184,7 @@ class Loader:
         """
         self._check_train("saved")
         epoch, position = self.epoch, self.position
-        if position >= self._batch.used_samples(self.size):
+        if not self._is_stream and position >= self._batch.used_samples(self._schedule.size):
             epoch, position = epoch + 1, 0
         counted = self._cursor if position else Cursor((), 0, epoch)
         return {
@@ -203,37 +236,102 @@ class Loader:
         self.close()
 
     def _calls(self) -> Iterator[Call]:
-        end = self._batch.used_samples(self.size)
-        if self.position >= end:
+        if not self._is_stream and self.position >= self._batch.used_samples(self._schedule.size):
             self.epoch, self.position = self.epoch + 1, 0
         epoch = self.epoch
         cursor = self._begin(epoch)
-        while self.position < end:
-            numbers = next(self._batch.calls(self.size, self._update_at(self.position)))
+        samples = self._reach(cursor, self.position)
+        numbers = self._next_call(samples)
+        self._check_start(samples, numbers)
+        while numbers:
             self._move_on(cursor, numbers.start)
-            spans = [self._batch.update_span(number, self.size) for number in numbers]
+            spans = [self._batch.update_span(number, samples) for number in numbers]
             cursor.end = self.position = spans[-1][1]
-            if self._batch.remainder == "pad" and self.position == end:
-                self._count("samples_padded", self._batch.padded(self.size))
+            if self.position == samples:
+                self._count("samples_padded", self._batch.padded(samples))
             updates = tuple(
                 Update(number, self._micro_batches_of(cursor, number), stop - start)
                 for number, (start, stop) in zip(numbers, spans)
             )
             yield Call(updates, epoch, seed=self._schedule.seed)
             self._move_on(cursor, 0)
-        self._move_on(cursor, self.num_updates)
+            samples = self._reach(cursor, self.position)
+            numbers = self._next_call(samples)
+        self._move_on(cursor, self._batch.num_updates(samples))
         cursor.is_finished = True
-        self._count("samples_dropped", self._batch.dropped(self.size))
+        self.size = samples
+        self._count("samples_dropped", self._batch.dropped(samples))
         self.epoch, self.position = epoch + 1, 0
 
     def _micro_batches(self) -> Iterator[MicroBatch]:
         cursor = self._begin(self.epoch)
-        portion = cursor.take()
-        while portion is not None:
-            yield self._read(portion)
-            self._move_on(cursor, 0)
+        known, samples = 0, self._reach(cursor, 0)
+        if not samples:
+            self._batch.check_samples(samples)
+        while known < samples:
             portion = cursor.take()
+            while portion is not None:
+                yield self._read(portion)
+                self._move_on(cursor, 0)
+                portion = cursor.take()
+            known, samples = samples, self._reach(cursor, samples)
+        self.size = samples
         cursor.is_finished = True
+
+    def _next_call(self, samples: int) -> range:
+        """Updates of the next call, from what is known of the epoch; empty at its end."""
+        first = self._update_at(self.position)
+        return next(self._batch.calls(samples, first), range(0))
+
+    def _check_start(self, samples: int, numbers: range) -> None:
+        """Refuse an epoch without an update, and a position in the middle of one.
+
+        Raises:
+            ConfigError: If there is no update.
+            DataError: If the position was the end of the stream, and is no more.
+        """
+        if not self.position and not numbers:
+            self._batch.check_samples(samples)
+        if self.position % self._batch.global_batch_size and self.position != samples:
+            raise DataError(
+                f"{self.name}: epoch {self.epoch} of the stream was at its end after "
+                f"{self.position} samples, now it has {samples} or more; its function must give "
+                "the same samples for the same epoch"
+            )
+
+    def _reach(self, cursor: Cursor, position: int) -> int:
+        """Samples of the epoch that are known: all, of a stream up to the end of a window.
+
+        For a stream this waits until the window that begins at ``position`` is there, and deals
+        it, alike on all ranks however much more is known on one of them.
+        """
+        windows = self._windows
+        if windows is None:
+            return cursor.samples
+        with self._clock.phase("data"):
+            end = windows.end_after(position)
+            samples = min(end, self._feed.extent(end)[0])
+        self._agree(samples)
+        while windows.start < samples:
+            portions = windows.deal(min(samples, windows.start + windows.rows))
+            cursor.extend(p for p in portions if p.update >= self._first_update)
+        cursor.samples = max(cursor.samples, samples)
+        return samples
+
+    def _agree(self, samples: int) -> None:
+        """Hold the streams of several hosts in step; in evaluation the certificate does it.
+
+        Raises:
+            DataError: On every rank, if they are not.
+        """
+        if not (self.train and self._feed.is_spread):
+            return
+        everybody = self._communicator.all_gather_value(samples)
+        if min(everybody) != max(everybody):
+            raise DataError(
+                f"{self.name}: the stream has {everybody} samples on ranks 0 to "
+                f"{len(everybody) - 1}; its function must give the same samples on every host"
+            )
 
     def _micro_batches_of(self, cursor: Cursor, update: int) -> Iterator[MicroBatch]:
         if update < cursor.floor:
@@ -254,9 +352,18 @@ class Loader:
     def _begin(self, epoch: int) -> Cursor:
         before, update = self._cursor, self._update_at(self.position)
         with self._clock.phase("data"):
-            self._feed.begin(epoch, update)
-            portions = self._schedule.portions(epoch, [self._replica], update)
-            self._cursor = Cursor(portions, self.position, epoch)
+            if self._is_stream:
+                # At a position that was the end of an epoch, this must show again.
+                first = self.position // self._batch.global_batch_size
+                self._feed.begin(epoch, first)
+                self._windows = Windows(self._schedule, [self._replica], first)
+                self._cursor = Cursor((), self.position, epoch)
+            else:
+                self._feed.begin(epoch, update)
+                portions = self._schedule.portions(epoch, [self._replica], update)
+                self._cursor = Cursor(portions, self.position, epoch)
+            self._cursor.samples = self._schedule.size
+        self._first_update = update
         if self.position and (before.epoch, before.end) == (epoch, self.position):
             before.skip_to(update)
             self._cursor.inherit(before)
@@ -285,7 +392,7 @@ class Loader:
             self._counters.add(name, count)
 
     def _open_feed(self, settings: DataSettings, search_path: Sequence[str]) -> Feed:
-        if not isinstance(self._source, PipelineSource):
+        if not isinstance(self._source, (PipelineSource, StreamSource)):
             return DirectFeed(self._source)
         from unified_ipu.data.process_feed import ProcessFeed
 

@@ -34,6 +34,7 @@ class Kind(IntEnum):
     ARENA = 6  # W: new shared memory, its descriptor beside; slot bytes (rows), count (slot)
     BATCH = 7  # W: a micro-batch lies in a slot
     ERROR = 8  # W: what failed; payload: text
+    EXTENT = 9  # W: a stream has that many samples (rows) at least; if slot is 1, at most
 
 
 class Message(NamedTuple):

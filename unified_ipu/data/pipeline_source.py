@@ -27,17 +27,29 @@ class PipelineSource:
     batched: bool = False
 
     def __post_init__(self) -> None:
-        module, _, name = self.function.partition(":")
-        if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-            raise ConfigError(
-                f'{self.kind}: got the function {self.function!r}; expected "module:function", '
-                "a module that the data process can import and a function in it"
-            )
+        _check_function(self.kind, self.function)
         if type(self.size) is not int or self.size < 1:
             raise ConfigError(
                 f"{self.kind}: got size={self.size!r}; expected the number of samples, an integer "
                 ">= 1"
             )
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """An iterable that the data process runs through; nothing of it is imported here.
+
+    Args:
+        function: ``"module:function"``; called once an epoch in the data process.
+
+    Raises:
+        ConfigError: If ``function`` cannot be right.
+    """
+
+    function: str
+
+    def __post_init__(self) -> None:
+        _check_function("stream", self.function)
 
 
 def tensorflow(function: str, *, size: int, batched: bool = False) -> PipelineSource:
@@ -60,16 +72,33 @@ def tensorflow(function: str, *, size: int, batched: bool = False) -> PipelineSo
     return PipelineSource("tensorflow", function, size, batched)
 
 
-def stream(function: str) -> PipelineSource:
-    """Samples of an iterable; not built yet.
+def stream(function: str) -> StreamSource:
+    """Samples of an iterable that runs in a process of its own, dealt once over all replicas.
+
+    ``function`` is called there once an epoch, as ``f()``, ``f(epoch)`` or ``f(epoch, seed)`` by
+    the names of its parameters; ``seed`` is the plan's. Each element of what it returns (a
+    ``tf.data.Dataset``, a torch ``IterableDataset``, a generator, a list) is one sample: a tree of
+    arrays of the same shapes as of the sample before. The sample id is its position. A run is
+    resumed by skipping, so the same epoch must give the same samples again. The order is the
+    iterable's own: ``data.shuffle`` has no effect. The data process reads one call ahead, so it
+    holds ``updates_per_call`` times ``global_batch_size`` samples in memory.
 
     Args:
         function: ``"module:function"``.
 
+    Returns:
+        The source; its size is known when an epoch has ended.
+
     Raises:
-        ConfigError: Always.
+        ConfigError: If ``function`` cannot be right.
     """
-    raise ConfigError(
-        f"stream({function!r}) is not built yet; use tensorflow(..., size=) with a function of the "
-        "sample index, or arrays or dataset"
-    )
+    return StreamSource(function)
+
+
+def _check_function(kind: str, function: str) -> None:
+    module, _, name = function.partition(":")
+    if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ConfigError(
+            f'{kind}: got the function {function!r}; expected "module:function", '
+            "a module that the data process can import and a function in it"
+        )

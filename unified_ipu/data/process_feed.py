@@ -8,12 +8,12 @@ import socket
 import weakref
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Protocol, Sequence
+from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple, Union
 
 from unified_ipu.comms import Communicator
 from unified_ipu.data.feed import Delivery
 from unified_ipu.data.messages import Channel, Kind, Message
-from unified_ipu.data.pipeline_source import PipelineSource
+from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
 from unified_ipu.data.ring_reader import RingReader
 from unified_ipu.data.schedule import Portion, Schedule
 from unified_ipu.data.worker_process import WorkerProcess
@@ -50,7 +50,7 @@ class ProcessFeed:
 
     def __init__(
         self,
-        source: PipelineSource,
+        source: Union[PipelineSource, StreamSource],
         schedule: Schedule,
         *,
         replica: int,
@@ -74,12 +74,11 @@ class ProcessFeed:
         self._leave = weakref.finalize(self, _close_all, self._owned)
         everybody = communicator.all_gather_value({"host": _host(), "replica": replica})
         mine = [k for k, entry in enumerate(everybody) if entry["host"] == _host()]
+        self.is_spread = len(mine) < len(everybody)
         config = {
             "name": name,
-            "kind": source.kind,
-            "function": source.function,
-            "size": source.size,
-            "batched": source.batched,
+            **_source_table(source),
+            "is_spread": self.is_spread,
             "search_path": list(search_path),
             "replicas": [everybody[k]["replica"] for k in mine],
             "token": secrets.token_hex(16),
@@ -123,6 +122,17 @@ class ProcessFeed:
                     f"{portion.ordinal} of {self._stream} was due; the data process is out of step"
                 )
             reader.drop(batch)
+
+    def extent(self, samples: int) -> Tuple[int, bool]:
+        """Wait until it is known whether the pass has ``samples`` samples; for streams.
+
+        Returns:
+            How many it has for certain, and whether there are no more.
+
+        Raises:
+            DataError: If the pipeline failed, or the data process is gone.
+        """
+        return self._connected.extent(self._stream, samples)
 
     def close(self) -> None:
         """Leave the data process; it ends when all ranks of the host have left."""
@@ -185,6 +195,17 @@ def _host() -> str:
     """What ranks that can share memory and local sockets have in common."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot} {os.readlink('/proc/self/ns/net')}"
+
+
+def _source_table(source: Union[PipelineSource, StreamSource]) -> Dict[str, Any]:
+    if isinstance(source, StreamSource):
+        return {"kind": "stream", "function": source.function}
+    return {
+        "kind": source.kind,
+        "function": source.function,
+        "size": source.size,
+        "batched": source.batched,
+    }
 
 
 def _schedule_table(schedule: Schedule) -> Dict[str, Any]:

@@ -99,6 +99,18 @@ class Chunk:
         arrays = (np.asarray(ids, dtype=np.int64), *leaves)
         return cls(arrays, form, ("ids", *paths), key)
 
+    @classmethod
+    def of_rows(cls, start: int, tree: Tree) -> Chunk:
+        """Check and flatten rows whose ids are their positions, from ``start`` on.
+
+        Raises:
+            DataError: If there is no leaf, or one has not as many rows as the others.
+        """
+        first = next(iter(leaf_values(tree)), None)
+        if first is None or np.ndim(first) == 0:
+            raise DataError("stream: a sample has no array in it; expected at least one")
+        return cls.of(np.arange(start, start + len(first), dtype=np.int64), tree)
+
     @property
     def rows(self) -> int:
         """Rows of every array."""

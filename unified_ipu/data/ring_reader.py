@@ -7,7 +7,8 @@ A user who keeps batches gets private copies once all slots but one are held.
 from __future__ import annotations
 
 import logging
-from typing import Callable, Dict, Optional, Tuple
+from collections import deque
+from typing import Callable, Deque, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -49,6 +50,8 @@ class RingReader:
         self._layouts: Dict[int, Layout] = {}
         self._returns: Optional[SlotReturns] = None
         self._failure: Optional[str] = None
+        self._waiting: Deque[Message] = deque()
+        self._extents: Dict[int, Tuple[int, bool]] = {}
 
     def send(self, message: Message) -> None:
         """Send a message; that the other side is gone shows when its answer is awaited."""
@@ -63,6 +66,40 @@ class RingReader:
         Raises:
             DataError: If the pipeline failed or the data process is gone.
         """
+        while True:
+            message = self._waiting.popleft() if self._waiting else self._next_message()
+            if message.kind != Kind.EXTENT:
+                return message
+
+    def extent(self, stream: int, samples: int) -> Tuple[int, bool]:
+        """Wait until it is known whether a pass has ``samples`` samples.
+
+        Micro-batches that come meanwhile are kept for ``next_batch``; those of passes before are
+        given back.
+
+        Args:
+            stream: Number of the pass.
+            samples: Asked about.
+
+        Returns:
+            How many samples there are for certain, and whether there are no more.
+
+        Raises:
+            DataError: If the pipeline failed or the data process is gone.
+        """
+        for before in [number for number in self._extents if number < stream]:
+            del self._extents[before]
+        known, has_ended = self._extents.get(stream, (-1, False))
+        while known < samples and not has_ended:
+            message = self._next_message()
+            if message.kind == Kind.BATCH and message.stream < stream:
+                self.drop(message)
+            elif message.kind == Kind.BATCH:
+                self._waiting.append(message)
+            known, has_ended = self._extents.get(stream, (-1, False))
+        return known, has_ended
+
+    def _next_message(self) -> Message:
         while self._failure is None:
             message, descriptor = self._receive()
             if message is None:
@@ -73,7 +110,9 @@ class RingReader:
                 self._layouts[message.layout] = Layout.from_payload(message.payload)
             elif message.kind == Kind.ARENA and descriptor is not None:
                 self._map(message, descriptor)
-            elif message.kind in {Kind.BATCH, Kind.READY}:
+            else:
+                if message.kind == Kind.EXTENT:
+                    self._extents[message.stream] = (message.rows, bool(message.slot))
                 return message
         raise DataError(self._failure)
 

@@ -60,7 +60,7 @@ class Schedule:
 
     Args:
         batch: How samples are dealt.
-        size: Number of samples.
+        size: Number of samples; 0 if it is known at the end only.
         seed: Keys the order, with the epoch.
         shuffle: False keeps the samples in their own order.
         train: Evaluation deals micro-batches in turn and ignores updates.
@@ -95,17 +95,18 @@ class Schedule:
         ordinals: Dict[int, int] = dict.fromkeys(replicas, 0)
         waiting: List[Tuple[int, int, MicroSpan]] = []
         rows = 0
-        for update, replica, span in self._spans(sorted(replicas), start_update):
+        for update, replica, span in self.spans(sorted(replicas), start_update):
             waiting.append((update, replica, span))
             rows += span.rows
             if rows >= _ROWS_AT_ONCE:
-                yield from self._with_ids(waiting, order, ordinals)
+                yield from self.with_ids(waiting, order, ordinals)
                 waiting, rows = [], 0
-        yield from self._with_ids(waiting, order, ordinals)
+        yield from self.with_ids(waiting, order, ordinals)
 
-    def _spans(
+    def spans(
         self, replicas: Sequence[int], start_update: int
     ) -> Iterator[Tuple[int, int, MicroSpan]]:
+        """Update, replica and positions of all micro-batches of sorted ``replicas``, in order."""
         if self.train:
             for update in range(start_update, self.batch.num_updates(self.size)):
                 spans = [
@@ -121,12 +122,13 @@ class Schedule:
         for span in self.batch.evaluation_spans(replica, self.size, self.micro_batch_size):
             yield span.index, replica, span
 
-    def _with_ids(
+    def with_ids(
         self,
         waiting: Sequence[Tuple[int, int, MicroSpan]],
         order: Order,
         ordinals: Dict[int, int],
     ) -> Iterator[Portion]:
+        """Turn spans into micro-batches; ``ordinals`` counts them by replica."""
         if not waiting:
             return
         positions = [self._positions(update, span) for update, _, span in waiting]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import select
 import traceback
-from typing import Dict, Optional, Tuple
+from typing import Callable, Dict, Optional, Tuple
 
-from unified_ipu.data.dealing import Stream
+from unified_ipu.data.dealing import Pass
 from unified_ipu.data.messages import Kind, Message, shorten
-from unified_ipu.data.producer import Producer
 from unified_ipu.data.ring_writer import RingWriter
-from unified_ipu.data.schedule import Schedule
 from unified_ipu.errors import DataError
 
 
@@ -18,23 +16,27 @@ class Server:
     """Serves the ranks of a host until all of them are gone.
 
     Args:
-        producer: The pipeline.
-        schedule: Who gets what.
+        open_pass: Starts the pass of a number, an epoch and a first update.
         writers: By replica.
         what: Loader and pipeline, for messages.
+        train: Whether the epoch after this one is asked for next, or this one again.
     """
 
     def __init__(
-        self, producer: Producer, schedule: Schedule, writers: Dict[int, RingWriter], what: str
+        self,
+        open_pass: Callable[[int, int, int], Pass],
+        writers: Dict[int, RingWriter],
+        what: str,
+        *,
+        train: bool,
     ) -> None:
-        self._producer = producer
-        self._schedule = schedule
+        self._open = open_pass
         self._writers = writers
-        self._replicas = tuple(sorted(writers))
         self._what = what
+        self._train = train
         self._wanted: Dict[int, Tuple[int, int]] = {}
-        self._stream: Optional[Stream] = None
-        self._likely: Optional[Stream] = None
+        self._stream: Optional[Pass] = None
+        self._likely: Optional[Pass] = None
         self._next_number = 0
         self._poll = select.poll()
         self._by_descriptor: Dict[int, int] = {}
@@ -56,8 +58,13 @@ class Server:
     def _step(self) -> bool:
         """Do one piece of work; False if there is none before a rank says something."""
         stream = self._stream
-        if stream is None or stream.portion is None or self._is_abandoned(stream):
+        if stream is None or stream.is_over or self._is_abandoned(stream):
             return self._open_next()
+        for message in stream.look_ahead():
+            for each in self._writers.values():
+                each.tell(message)
+        if stream.portion is None:
+            return True
         replica = stream.portion.replica
         writer = self._writers.get(replica)
         if writer is not None and writer.wanted_stream > stream.number:
@@ -70,14 +77,14 @@ class Server:
             self._drop(replica)
         return True
 
-    def _is_abandoned(self, stream: Stream) -> bool:
+    def _is_abandoned(self, stream: Pass) -> bool:
         return all(writer.wanted_stream > stream.number for writer in self._writers.values())
 
     def _open_next(self) -> bool:
         before, self._stream = self._stream, None
         wanted = self._wanted.pop(self._next_number, None)
         if wanted is None:
-            if before is not None and before.portion is None and self._writers:
+            if before is not None and before.is_over and self._writers:
                 self._open_likely(before)
             return False
         likely, self._likely = self._likely, None
@@ -87,24 +94,14 @@ class Server:
         self._next_number += 1
         return True
 
-    def _open_likely(self, before: Stream) -> None:
+    def _open_likely(self, before: Pass) -> None:
         """Start the pass that will be asked for next, while the ranks finish this one."""
-        epoch = before.epoch + 1 if self._schedule.train else before.epoch
+        epoch = before.epoch + 1 if self._train else before.epoch
         self._likely = self._open(self._next_number, epoch, 0)
         try:
             self._likely.warm_up()
         except Exception:  # noqa: BLE001 - whatever it is, it is told when the pass is asked for
             self._likely = None
-
-    def _open(self, number: int, epoch: int, start_update: int) -> Stream:
-        return Stream(
-            number,
-            epoch,
-            start_update,
-            schedule=self._schedule,
-            replicas=self._replicas,
-            producer=self._producer,
-        )
 
     def _listen(self, *, wait: bool) -> None:
         for descriptor, _ in self._poll.poll(None if wait else 0):
@@ -145,7 +142,7 @@ class Server:
             self._writers[replica].tell(Message(Kind.ERROR, payload=text))
 
 
-def failure_text(what: str, error: Exception, stream: Optional[Stream] = None) -> str:
+def failure_text(what: str, error: Exception, stream: Optional[Pass] = None) -> str:
     """Describe an error of the pipeline for the ranks, with the lines of the user in it."""
     where = "" if stream is None else f" in epoch {stream.epoch}, {stream.suspects()}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))

@@ -15,14 +15,18 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from unified_ipu.adapter import registered
+from unified_ipu.data.dealing import Pass, Stream
 from unified_ipu.data.messages import Channel, Kind, Message
 from unified_ipu.data.producer import Producer
 from unified_ipu.data.ring_writer import RingWriter
 from unified_ipu.data.schedule import Schedule
 from unified_ipu.data.server import Server, failure_text
+from unified_ipu.data.stream_dealing import StreamPass
+from unified_ipu.data.stream_reader import StreamReader
 from unified_ipu.errors import ConfigError, DataError
 from unified_ipu.plan import BatchPlan
 from unified_ipu.world import usable_cores
@@ -54,7 +58,7 @@ def main(argv: List[str]) -> int:
     what = f"{config['name']}: the pipeline {config['function']!r}"
     try:
         sys.path[:0] = config["search_path"]
-        producer = build_producer(config)
+        open_pass = build_opener(config, tuple(sorted(writers)))
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         for writer in writers.values():
             writer.tell(Message(Kind.ERROR, payload=failure_text(what, error)))
@@ -64,8 +68,32 @@ def main(argv: List[str]) -> int:
         return 1
     for writer in writers.values():
         writer.tell(Message(Kind.READY))
-    Server(producer, schedule_of(config), writers, what).run()
+    Server(open_pass, writers, what, train=config["schedule"]["train"]).run()
     return 0
+
+
+def build_opener(
+    config: Mapping[str, Any], replicas: Tuple[int, ...]
+) -> Callable[[int, int, int], Pass]:
+    """Import what makes the samples.
+
+    Args:
+        config: ``kind``, ``function`` and ``schedule`` say what and how.
+        replicas: Those of this host.
+
+    Returns:
+        Starts the pass of a number, an epoch and a first update.
+
+    Raises:
+        DataError: If there is no such module, function or source.
+    """
+    schedule = schedule_of(config)
+    if config["kind"] == "stream":
+        function = load_function(config["function"])
+        reader = StreamReader(function, seed=schedule.seed, is_strict=config["is_spread"])
+        return partial(StreamPass, schedule=schedule, replicas=replicas, reader=reader)
+    producer = build_producer(config)
+    return partial(Stream, schedule=schedule, replicas=replicas, producer=producer)
 
 
 def build_producer(config: Mapping[str, Any]) -> Producer:

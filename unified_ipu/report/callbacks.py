@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Optional, Protocol, Union, runtime_checkable
+from typing import Any, List, Optional, Protocol, Union, runtime_checkable
 
 from unified_ipu.adapter import Record
+from unified_ipu.report.log_file import LogFile
 from unified_ipu.report.summary import EpochSummary, Summary
-
-logger = logging.getLogger("unified_ipu.report")
 
 _TERMINAL_SECONDS = 0.1
 _LOG_SECONDS = 30.0
@@ -26,15 +24,26 @@ class FitContext:
         rank: Of this process.
         is_first: Whether this is rank 0, the one that prints and writes.
         epochs: Where the fit ends.
-        samples_per_epoch: Size of the training source.
+        samples_per_epoch: Size of the training source; None for a stream.
         program: The program that is trained.
+        requests: Why callbacks of this rank want the fit to end; see ``stop``.
     """
 
     rank: int
     is_first: bool
     epochs: int
-    samples_per_epoch: int
+    samples_per_epoch: Optional[int]
     program: Any
+    requests: List[str] = field(default_factory=list)
+
+    def stop(self, reason: str) -> None:
+        """End the fit at the next call boundary, on all ranks, even if only this one asks.
+
+        Args:
+            reason: Shown in the summary.
+        """
+        if not self.requests:
+            self.requests.append(reason)
 
 
 @runtime_checkable
@@ -122,13 +131,12 @@ class JsonLines(Callback):
 
     def __init__(self, path: Union[str, Path]) -> None:
         self._path = Path(path)
-        self._file: Optional[IO[str]] = None
+        self._file: Optional[LogFile] = None
 
     def on_fit_start(self, context: FitContext) -> None:
         """Open the file; a path that cannot be written to is an error here, before training."""
         if context.is_first:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a", encoding="utf-8")
+            self._file = LogFile(self._path)
 
     def on_call_end(self, context: FitContext, record: Record) -> None:
         """Write the record."""
@@ -139,37 +147,16 @@ class JsonLines(Callback):
         """Write the epoch."""
         del context
         self._write({"kind": "epoch", **summary.to_dict()})
-        self._flush()
+        if self._file is not None:
+            self._file.flush()
 
     def on_fit_end(self, context: FitContext, summary: Optional[Summary]) -> None:
         """Close the file."""
         del context, summary
         if self._file is not None:
-            self._flush()
-        if self._file is not None:
             self._file.close()
             self._file = None
 
     def _write(self, values: Any) -> None:
-        if self._file is None:
-            return
-        try:
-            self._file.write(json.dumps(values) + "\n")
-        except OSError as error:
-            self._give_up(error)
-
-    def _flush(self) -> None:
-        try:
-            if self._file is not None:
-                self._file.flush()
-        except OSError as error:
-            self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        logger.warning("%s cannot be written any more (%s); training goes on", self._path, error)
-        file, self._file = self._file, None
-        if file is not None:
-            try:
-                file.close()
-            except OSError:
-                logger.debug("closing %s failed too", self._path)
+        if self._file is not None:
+            self._file.write((json.dumps(values) + "\n").encode("utf-8"))

@@ -14,6 +14,7 @@ from unified_ipu.errors import ConfigError
 from unified_ipu.report import Callback, EpochSummary, FitContext, Progress, Summary
 from unified_ipu.session.evaluation import check_evaluation_loader
 from unified_ipu.session.resuming import Checkpointing, callback_states, load_callback_states
+from unified_ipu.session.stopping import Stopping
 
 if TYPE_CHECKING:
     from unified_ipu.session.program import Program
@@ -45,6 +46,7 @@ class Fit:
         self._metrics = metrics
         own = any(isinstance(callback, Progress) for callback in callbacks)
         self._callbacks: List[Callback] = [*callbacks] if own else [Progress(), *callbacks]
+        self._has_user_callbacks = bool(callbacks)
         self._is_due = False
         self._checkpointing = Checkpointing(program, train, checkpoint, resume)
         self._notes = self._checkpointing.start()
@@ -62,19 +64,25 @@ class Fit:
             rank=program.place.rank,
             is_first=program.place.rank == 0,
             epochs=self._last_epoch,
-            samples_per_epoch=int(train.size),
+            samples_per_epoch=train.size,
             program=program,
         )
 
     def run(self) -> Summary:
         """Train, print and return the summary."""
+        self._stopping = Stopping(
+            self._context,
+            self._program.communicator,
+            clock=self._program.clock,
+            may_ask=self._has_user_callbacks,
+        )
         started, phases = perf_counter(), self._program.clock.seconds()
         counts = self._program.counters.as_dict()
         summary: Optional[Summary] = None
         self._tell("on_fit_start")
         try:
             epochs: List[EpochSummary] = []
-            while self._train.epoch < self._last_epoch and self._left != 0:
+            while not self._is_over():
                 epochs.append(self._epoch(int(self._train.epoch)))
             self._program.synchronise_buffers()
             self._save()
@@ -93,7 +101,8 @@ class Fit:
             tally.add(record)
             self._tell("on_call_end", record)
             self._count(record)
-            if self._left == 0:
+            is_last = self._train.position == self._train.size
+            if (self._left == 0 or self._stopping.is_agreed()) and not is_last:
                 break
         certificate = self._train.certificate()
         if self._every == "epoch":
@@ -118,14 +127,17 @@ class Fit:
             self._save()
         return summary
 
+    def _is_over(self) -> bool:
+        if self._train.epoch >= self._last_epoch or self._left == 0:
+            return True
+        return self._stopping.is_agreed()
+
     def _cut(self, call: Call) -> Call:
         # Only the updates that max_updates still allows; the loader is put back behind them.
         if self._left is None or len(call.updates) <= self._left:
             return call
         kept = call.updates[: self._left]
-        per_update = self._program.session.batch.global_batch_size
-        position = min(self._train.size, (kept[-1].number + 1) * per_update)
-        self._train.seek(call.epoch, position)
+        self._train.seek(call.epoch, self._train.position_after(kept[-1].number))
         return replace(call, updates=kept)
 
     def _count(self, record: Record) -> None:
@@ -196,6 +208,7 @@ class Fit:
             phases=mean,
             counts={name: count for name, count in total.items() if count},
             validation=dict(self._results),
+            stopped=self._stopping.reason,
         )
 
 

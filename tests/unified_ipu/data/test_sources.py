@@ -156,11 +156,13 @@ def test_dataset_needs_a_length():
 
 
 def test_live_objects_become_sources():
-    assert as_source((np.zeros(3), np.zeros(3))).size == 3
-    assert as_source(np.zeros(5)).size == 5
-    assert as_source(Squares()).size == 6
+    for given, size in [((np.zeros(3), np.zeros(3)), 3), (np.zeros(5), 5), (Squares(), 6)]:
+        found: Any = as_source(given)
+        assert found.size == size
     source = tensorflow("pipeline:train", size=4)
     assert as_source(source) is source
+    endless = stream("pipeline:train")
+    assert as_source(endless) is endless
     collated: Any = as_source(dataset(Squares()), lambda rows: np.ones(len(rows)))
     assert collated.fetch(IDS).tolist() == [1, 1, 1]
 
@@ -172,14 +174,16 @@ def test_what_cannot_be_dealt_exactly_once_is_refused_with_advice():
         as_source("pipeline:train")
     with pytest.raises(ConfigError, match="collate"):
         as_source(np.zeros(3), collate=list)
-    with pytest.raises(ConfigError, match="not built yet"):
-        stream("pipeline:train")
+    with pytest.raises(ConfigError, match="collate"):
+        as_source(stream("pipeline:train"), collate=list)
 
 
 @pytest.mark.parametrize("function", ["pipeline", "pipeline:", ":train", "a b:c", "p:f:g"])
 def test_a_pipeline_is_a_module_and_a_function(function):
     with pytest.raises(ConfigError, match="module:function"):
         tensorflow(function, size=4)
+    with pytest.raises(ConfigError, match=r"stream: .*module:function"):
+        stream(function)
 
 
 @pytest.mark.parametrize("size", [0, -3, 2.5, True])

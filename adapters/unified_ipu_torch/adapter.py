@@ -58,12 +58,17 @@ class TorchAdapter:
 
     @contextmanager
     def scope(self, plan: Plan, place: Place) -> Iterator[None]:
-        """Seed the generators, so all ranks build the same weights; torch needs nothing else."""
+        """Seed the generators, so all ranks build the same weights."""
         del place
         self.seed(plan.seed)
-        if plan.deterministic:
-            _import_torch().use_deterministic_algorithms(True)
-        yield
+        if not plan.deterministic:
+            yield
+            return
+        _import_torch()
+        from unified_ipu_torch.determinism import deterministic_kernels
+
+        with deterministic_kernels():
+            yield
 
     def build(self, job: Job, plan: Plan, place: Place) -> TorchReplica:
         """Check the job and return what drives the model; runs no forward.
@@ -82,9 +87,7 @@ class TorchAdapter:
         if refused:
             raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
         check_model(job.model, place.num_replicas)
-        if plan.deterministic:
-            _import_torch().use_deterministic_algorithms(True)
-        return TorchReplica(job, device)
+        return TorchReplica(job, device, deterministic=plan.deterministic)
 
     def denominator(self, loss: Any) -> Optional[str]:
         """How torch's own ``loss`` divides its mean, or None if it is not torch's."""

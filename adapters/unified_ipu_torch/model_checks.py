@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from unified_ipu.errors import ConfigError
+from unified_ipu_torch.tensors import plain_name
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 
@@ -64,8 +65,10 @@ def layers_that_see_the_micro_batch(model: torch.nn.Module) -> Tuple[str, ...]:
     synchronised: List[str] = []
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.training:
-            (synchronised if holds(module) else norms).append(name)
-    drops = [n for n, m in model.named_modules() if isinstance(m, _DropoutNd) and m.p > 0]
+            (synchronised if holds(module) else norms).append(plain_name(name))
+    drops = [
+        plain_name(n) for n, m in model.named_modules() if isinstance(m, _DropoutNd) and m.p > 0
+    ]
     notes = []
     if norms:
         notes.append(

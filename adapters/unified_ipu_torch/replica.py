@@ -27,6 +27,7 @@ from unified_ipu_torch.batches import (
     split,
     to_numpy,
 )
+from unified_ipu_torch.determinism import determinism
 from unified_ipu_torch.errors import translated
 from unified_ipu_torch.evaluation import evaluation_mode
 from unified_ipu_torch.gradients import (
@@ -47,7 +48,7 @@ from unified_ipu_torch.optimizers import (
 )
 from unified_ipu_torch.random_numbers import key_generators, keyed_generators
 from unified_ipu_torch.tally import Counting, checked_metrics, read_numbers
-from unified_ipu_torch.tensors import Catalog
+from unified_ipu_torch.tensors import Catalog, plain_name
 from unified_ipu_torch.training_state import TrainingState
 from unified_ipu_torch.uncounted import run_uncounted
 
@@ -58,16 +59,17 @@ class TorchReplica:
     Args:
         job: As ``compile`` was given it.
         device: Where the model runs; it is moved there.
+        deterministic: Whether torch may use deterministic kernels only, until ``close``.
 
     Raises:
         ConfigError: If model, loss, optimizer and schedule cannot be driven together.
     """
 
-    def __init__(self, job: Job, device: torch.device) -> None:
+    def __init__(self, job: Job, device: torch.device, *, deterministic: bool = False) -> None:
         self._model: torch.nn.Module = job.model.to(device)
         self._device = device
         self._objective = build_objective(job, device)
-        parameters = dict(self._model.named_parameters())
+        parameters = {plain_name(name): p for name, p in self._model.named_parameters()}
         self._optimizer = build_optimizer(job.optimizer, parameters, job.trainable)
         check_schedule(job.schedule, self._optimizer, was_given=self._optimizer is job.optimizer)
         self._schedule = job.schedule
@@ -89,6 +91,9 @@ class TorchReplica:
         self.counts_samples = self._objective.counts_rows
         self.holds_collectives = any(holds(module) for module in self._model.modules())
         self.notes: Tuple[str, ...] = layers_that_see_the_micro_batch(self._model)
+        self._is_deterministic = deterministic
+        if deterministic:
+            determinism.acquire()
 
     def _choose_trained(
         self, parameters: Mapping[str, torch.nn.Parameter]
@@ -308,3 +313,6 @@ class TorchReplica:
         """Let go of the reducer's buffers; the model keeps the trained weights."""
         self._gradients.close()
         self._gradients = OwnGradients(self._parameters)
+        if self._is_deterministic:
+            self._is_deterministic = False
+            determinism.release()

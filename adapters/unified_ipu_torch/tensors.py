@@ -84,7 +84,7 @@ class Catalog:
             self._make_slot(parameter, slot, value)
 
     def _check_names(self) -> None:
-        known = [name for name, _ in self._model.named_parameters(remove_duplicate=False)]
+        known = [name for name, _ in self._named_parameters()]
         known += [name for name, _ in self._persistent_buffers()]
         for name, canonical in self._names.items():
             if name not in known:
@@ -105,7 +105,7 @@ class Catalog:
     def _parameter_specs(self) -> Iterator[TensorSpec]:
         first: Dict[int, str] = {}
         trained = {id(parameter) for parameter in self._trained.values()}
-        for native, parameter in self._model.named_parameters(remove_duplicate=False):
+        for native, parameter in self._named_parameters():
             name = self._canonical(native)
             tied_to = first.get(id(parameter))
             first.setdefault(id(parameter), name)
@@ -119,7 +119,7 @@ class Catalog:
 
     def _buffer_specs(self) -> Iterator[TensorSpec]:
         averaged = {
-            f"{prefix}.{name}" if prefix else name
+            plain_name(f"{prefix}.{name}" if prefix else name)
             for prefix, module in self._model.named_modules(remove_duplicate=False)
             if isinstance(module, _NormBase) and not getattr(module, "holds_collectives", False)
             for name in ("running_mean", "running_var")
@@ -149,10 +149,14 @@ class Catalog:
                 trainable=False,
             )
 
+    def _named_parameters(self) -> Iterator[Tuple[str, torch.nn.Parameter]]:
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+            yield plain_name(name), parameter
+
     def _persistent_buffers(self) -> List[Tuple[str, torch.Tensor]]:
         # What state_dict holds: a file of these tensors loads with load_state_dict.
         return [
-            (f"{prefix}.{name}" if prefix else name, buffer)
+            (plain_name(f"{prefix}.{name}" if prefix else name), buffer)
             for prefix, module in self._model.named_modules(remove_duplicate=False)
             for name, buffer in module.named_buffers(recurse=False)
             if name not in module._non_persistent_buffers_set  # noqa: SLF001 torch has no other way
@@ -168,8 +172,7 @@ class Catalog:
 
     def _live(self) -> Dict[str, torch.Tensor]:
         live: Dict[str, torch.Tensor] = {
-            self._canonical(name): parameter
-            for name, parameter in self._model.named_parameters(remove_duplicate=False)
+            self._canonical(name): parameter for name, parameter in self._named_parameters()
         }
         live.update((self._canonical(name), b) for name, b in self._persistent_buffers())
         live.update(self._slots())
@@ -205,6 +208,11 @@ class Catalog:
             on_device = group.get("capturable") or group.get("fused")
             made = value.clone().to(parameter.device if on_device else "cpu")
         self._optimizer.state[parameter][slot] = made
+
+
+def plain_name(name: str) -> str:
+    """Name without what ``torch.compile`` puts in: a compiled model has the names of the plain."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def dtype_name(tensor: torch.Tensor) -> str:

@@ -11,7 +11,6 @@ from unified_ipu.plan.validation import shown
 # Values that work today, by setting; what is not listed works in all its range.
 WORKING: Dict[str, Tuple[Any, ...]] = {
     "target": ("auto", "cpu", "cuda"),
-    "deterministic": (False,),
     "mesh.stage": (1,),
     "precision.compute": ("float32",),
     "precision.reduce": ("float32",),

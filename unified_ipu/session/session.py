@@ -40,6 +40,7 @@ from unified_ipu.events import Counters, PhaseClock
 from unified_ipu.plan import BatchPlan, Plan
 from unified_ipu.session.agreement import agree_on_tensors
 from unified_ipu.session.joining import Joined, join_plan
+from unified_ipu.session.notes import log_notes
 from unified_ipu.session.program import Program, can_train
 from unified_ipu.session.scopes import AdapterScopes
 from unified_ipu.world import Mesh, Place, World
@@ -233,7 +234,10 @@ class Session:
                 seed=self.plan.seed,
                 program=len(self._programs),
             )
-            executor = self._executor(chosen.build(job, self.plan, self.place), job)
+            built = chosen.build(job, self.plan, self.place)
+            notes = [*chosen.lower(self.plan, target).notes, *getattr(built, "notes", ())]
+            log_notes(notes, is_first=self.is_first)
+            executor = self._executor(built, job)
             with communicator.phase("compiling"):
                 agree_on_tensors(executor, communicator, adapter=chosen.name)
             update = self.plan.update

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from typing import Any, Dict
 
 import numpy as np
 import pytest
@@ -178,7 +179,10 @@ def train(world, kind, global_batch_size, rows):
             total = torch.nn.functional.cross_entropy(outputs, batch[1], reduction="sum")
             return ui.Loss(sum=total, weight=counted)
 
-        ways = {"loss": {"loss": cross_entropy}, "objective": {"objective": objective}}
+        ways: Dict[str, Any] = {
+            "loss": {"loss": cross_entropy},
+            "objective": {"objective": objective},
+        }
         program = session.compile(
             model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), **ways[kind]
         )

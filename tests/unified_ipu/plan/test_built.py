@@ -10,7 +10,6 @@ from unified_ipu.plan import Plan, check_built, not_built
 REFUSED = [
     ("target", "ipu", 'target: got "ipu"; only "auto" or "cpu" or "cuda" work today'),
     ("target", "ipu-emulated", 'target: got "ipu-emulated"; only'),
-    ("deterministic", True, "deterministic: got true; only false works today"),
     ("mesh.stage", 2, "mesh.stage: got 2; only 1 works today"),
     ("precision.compute", "bfloat16", 'precision.compute: got "bfloat16"; only "float32" works'),
     ("precision.reduce", "compute", 'precision.reduce: got "compute"; only "float32" works'),

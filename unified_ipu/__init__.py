@@ -43,11 +43,13 @@ if TYPE_CHECKING:
     from unified_ipu.plan import Plan as Plan
     from unified_ipu.report import (
         Callback as Callback,
+        EarlyStop as EarlyStop,
         EpochSummary as EpochSummary,
         FitContext as FitContext,
         JsonLines as JsonLines,
         Progress as Progress,
         Summary as Summary,
+        TensorBoard as TensorBoard,
     )
     from unified_ipu.session import Program as Program, Session as Session
     from unified_ipu.world import World as World
@@ -67,6 +69,7 @@ __all__ = [
     "ContractError",
     "DataError",
     "DeviceError",
+    "EarlyStop",
     "EpochSummary",
     "FitContext",
     "JsonLines",
@@ -81,6 +84,7 @@ __all__ = [
     "Record",
     "Session",
     "Summary",
+    "TensorBoard",
     "UnifiedIpuError",
     "World",
     "available_adapters",
@@ -97,7 +101,16 @@ _HOMES = {
     "world": ("World",),
     "session": ("Program", "Session"),
     "adapter": ("Loss", "Record", "available_adapters", "load_adapter", "metrics", "optim"),
-    "report": ("Callback", "EpochSummary", "FitContext", "JsonLines", "Progress", "Summary"),
+    "report": (
+        "Callback",
+        "EarlyStop",
+        "EpochSummary",
+        "FitContext",
+        "JsonLines",
+        "Progress",
+        "Summary",
+        "TensorBoard",
+    ),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
 }
 

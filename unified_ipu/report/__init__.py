@@ -9,5 +9,16 @@ from unified_ipu.report.callbacks import (
     Progress as Progress,
 )
 from unified_ipu.report.summary import EpochSummary as EpochSummary, Summary as Summary
+from unified_ipu.report.tensorboard import TensorBoard as TensorBoard
+from unified_ipu.report.watching import EarlyStop as EarlyStop
 
-__all__ = ["Callback", "EpochSummary", "FitContext", "JsonLines", "Progress", "Summary"]
+__all__ = [
+    "Callback",
+    "EarlyStop",
+    "EpochSummary",
+    "FitContext",
+    "JsonLines",
+    "Progress",
+    "Summary",
+    "TensorBoard",
+]

@@ -66,6 +66,7 @@ class Summary:
         phases: Mean over the ranks of the wall seconds by phase.
         counts: Everything that was dropped, padded, copied or done another way.
         validation: Results of the last evaluation.
+        stopped: Why a callback ended the fit early; empty if none did.
     """
 
     epochs: Tuple[EpochSummary, ...]
@@ -75,6 +76,7 @@ class Summary:
     phases: Mapping[str, float]
     counts: Mapping[str, int]
     validation: Mapping[str, float] = field(default_factory=dict)
+    stopped: str = ""
 
     @property
     def samples(self) -> int:
@@ -119,6 +121,8 @@ class Summary:
             ("time", f"{self.seconds:.1f} s, {rate:.0f} samples/s"),
             ("where", ", ".join(f"{name} {share:.0%}" for name, share in self.shares().items())),
         ]
+        if self.stopped:
+            lines.append(("stopped", self.stopped))
         if self.validation:
             values = (f"{name} {value:.4f}" for name, value in self.validation.items())
             lines.append(("validation", ", ".join(values)))

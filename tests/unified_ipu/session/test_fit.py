@@ -221,9 +221,9 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training(tmp_path, caplog
 
         class Fill(ui.Callback):
             def on_epoch_start(self, context: ui.FitContext, epoch: int) -> None:
-                if log._file is not None:
-                    log._file.close()
-                    log._file = Full()  # type: ignore[assignment]  # a disk that is full
+                if log._file is not None and log._file._file is not None:
+                    log._file._file.close()
+                    log._file._file = Full()  # type: ignore[assignment]  # a disk that is full
 
         return (
             compiled(session).fit(session.loader((X, Y)), epochs=1, callbacks=[log, Fill()]).updates

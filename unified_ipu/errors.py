@@ -23,8 +23,7 @@ by ``located``, where it is known.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import Iterator, Optional
+from typing import Optional
 
 
 class UnifiedIpuError(Exception):
@@ -106,16 +105,20 @@ class LaunchError(UnifiedIpuError):
     """Processes could not be started, or one of them failed."""
 
 
-@contextmanager
-def located(rank: int) -> Iterator[None]:
+class located:  # noqa: N801  used like a function, and entered once a step: a generator costs more
     """Put ``rank`` in front of the message of any of our errors that passes.
 
     Raises:
         UnifiedIpuError: Whatever passes.
     """
-    try:
-        yield
-    except UnifiedIpuError as error:
-        if error.rank is None:
-            error.rank = rank
-        raise
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
+        """Tell the error where it happened, unless it knows."""
+        if isinstance(error, UnifiedIpuError) and error.rank is None:
+            error.rank = self._rank

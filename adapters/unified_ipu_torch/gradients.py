@@ -76,12 +76,10 @@ class OwnGradients:
 
     def finish(self) -> List[bool]:
         """A parameter without a gradient was not used."""
-        used = []
         for index, kept in enumerate(self._kept):
-            used.append(kept is not None)
             if kept is not None and kept.layout is not torch.strided:  # of sparse embeddings
                 self._kept[index] = self._parameters[index].grad = kept.to_dense()
-        return used
+        return [kept is not None for kept in self._kept]
 
     def receive(self) -> None:
         """They are in place."""
@@ -271,16 +269,19 @@ def squared_norm(gradients: Sequence[torch.Tensor]) -> float:
     A fast pass in the tensors' own type comes first; where that overflows, float64 decides.
     """
     total = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for gradient in gradients:
-            if gradient.is_cpu:
-                flat = gradient.numpy().ravel("K")  # no copy while the memory is dense
-                square = float(np.dot(flat, flat))
-            else:
-                square = float(torch.linalg.vector_norm(gradient)) ** 2
-            if not math.isfinite(square):
-                square = float(gradient.double().square().sum())
-            total += square
+    for gradient in gradients:
+        if gradient.is_cpu and gradient.is_contiguous():
+            flat = gradient.numpy()
+            total += float(np.vdot(flat, flat).real)
+        elif gradient.is_cpu:
+            flat = gradient.numpy().ravel("K")  # no copy while the memory is dense
+            total += float(np.dot(flat, flat))
+        else:
+            norm = float(torch.linalg.vector_norm(gradient))
+            total += norm * norm
+    if math.isfinite(total):
+        return total
+    total = sum(float(gradient.double().square().sum()) for gradient in gradients)
     # Only finite float64 gradients beyond 1e154 get here with an infinite sum.
     if math.isinf(total) and all(bool(torch.isfinite(g).all()) for g in gradients):
         return sys.float_info.max

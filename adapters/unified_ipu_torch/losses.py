@@ -228,5 +228,7 @@ class KnownLoss:
 
 def _on_host(array: Any) -> Any:
     if isinstance(array, torch.Tensor):
+        if array.is_cpu and not array.requires_grad:
+            return array.numpy()
         return array.detach().cpu().numpy()
     return np.asarray(array)

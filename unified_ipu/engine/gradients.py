@@ -8,21 +8,20 @@ while it hands out the sums.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, List, Mapping, Optional, Protocol, Sequence, Tuple
-
-import numpy as np
+from types import MappingProxyType
+from typing import Any, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from unified_ipu.adapter import Replica, Tally, TensorSpec, Update
 from unified_ipu.comms import Communicator, NonFinite, Reducer
-from unified_ipu.engine.header import HeaderLayout
+from unified_ipu.engine.header import HeaderLayout, metrics_fit
 from unified_ipu.engine.rules import UpdateRules
 from unified_ipu.events import PhaseClock
 from unified_ipu.plan import plan_buckets
 
+_NO_METRICS: Mapping[str, Tuple[float, float]] = MappingProxyType({})
 
-@dataclass(frozen=True)
-class Outcome:
+
+class Outcome(NamedTuple):
     """What all ranks agreed on about one update.
 
     Args:
@@ -45,7 +44,7 @@ class Outcome:
     used: Sequence[bool] = ()
     scale: float = 1.0
     norm: float = math.nan
-    metrics: Mapping[str, Tuple[float, float]] = field(default_factory=dict)
+    metrics: Mapping[str, Tuple[float, float]] = _NO_METRICS
     changed_metrics: int = 0
     non_finite: Optional[NonFinite] = None
 
@@ -75,14 +74,10 @@ class GradientPath(Protocol):
 
 
 class _Shared:
-    """What both paths read from the header."""
+    """The division, the same on both paths."""
 
-    def __init__(
-        self, header: HeaderLayout, rules: UpdateRules, trained: Sequence[TensorSpec]
-    ) -> None:
-        self.header = header
+    def __init__(self, rules: UpdateRules) -> None:
         self.rules = rules
-        self.trained = trained
 
     def factor(self, weight: float, accumulated_scale: float) -> Optional[float]:
         """Return what turns the accumulated sum into g, or None if the update may not happen."""
@@ -90,31 +85,14 @@ class _Shared:
             return None
         return (1.0 if self.rules.reduction == "sum" else 1.0 / weight) / accumulated_scale
 
-    def outcome(self, header: Any, names: Sequence[str], **rest: Any) -> Outcome:
-        return Outcome(
-            loss_sum=float(header[1]),
-            weight=float(header[0]),
-            samples=int(header[2]),
-            changed_metrics=int(header[3]),
-            used=self.header.used(header),
-            metrics=self.header.metrics(header, names),
-            **rest,
-        )
-
 
 class _LocalPath(_Shared):
-    """One replica: the header never leaves it, the gradients stay the framework's."""
+    """One replica: what it counted is the outcome, the gradients stay the framework's."""
 
-    def __init__(
-        self,
-        replica: Replica,
-        header: HeaderLayout,
-        rules: UpdateRules,
-        trained: Sequence[TensorSpec],
-    ) -> None:
-        super().__init__(header, rules, trained)
+    def __init__(self, replica: Replica, rules: UpdateRules, trained: Sequence[TensorSpec]) -> None:
+        super().__init__(rules)
         self._replica = replica
-        self._numbers = np.zeros(header.size, np.float64)
+        self._trained = trained
         self._scale = 1.0
 
     def scale(self, update: Update) -> float:
@@ -137,19 +115,22 @@ class _LocalPath(_Shared):
         metric_names: Optional[Sequence[str]],
     ) -> Outcome:
         del update, ran
-        self.header.write(self._numbers, tally, samples=samples, metric_names=metric_names)
-        names = metric_names or ()
-        factor = self.factor(tally.weight, self._scale)
+        changed = 0 if metrics_fit(tally, metric_names) else 1
+        counted = tally.loss_sum, tally.weight, samples
+        metrics = _NO_METRICS
+        if tally.metrics and not changed:
+            metrics = {name: tally.metrics[name] for name in metric_names or ()}
+        factor = None if changed else self.factor(tally.weight, self._scale)
         if factor is None:
-            return self.outcome(self._numbers, names, happened=False)
+            return Outcome(*counted, False, tally.used, metrics=metrics, changed_metrics=changed)
         norm = factor * math.sqrt(self._replica.squared_norm())
         if not math.isfinite(norm):
             bad = self._replica.non_finite()
-            non_finite = NonFinite(bad[0] if bad else self.trained[0].name, (0,))
-            return self.outcome(self._numbers, names, happened=False, non_finite=non_finite)
+            non_finite = NonFinite(bad[0] if bad else self._trained[0].name, (0,))
+            return Outcome(*counted, False, tally.used, metrics=metrics, non_finite=non_finite)
         limit = self.rules.clip_norm
         clip = limit / norm if limit is not None and norm > limit else 1.0
-        return self.outcome(self._numbers, names, happened=True, scale=factor * clip, norm=norm)
+        return Outcome(*counted, True, tally.used, factor * clip, norm, metrics)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -163,12 +144,12 @@ class _ReducedPath(_Shared):
         reducer: Reducer,
         header: HeaderLayout,
         rules: UpdateRules,
-        trained: Sequence[TensorSpec],
         *,
         communicator: Communicator,
         clock: PhaseClock,
     ) -> None:
-        super().__init__(header, rules, trained)
+        super().__init__(rules)
+        self._header = header
         self._reducer = reducer
         self._communicator = communicator
         self._clock = clock
@@ -187,17 +168,25 @@ class _ReducedPath(_Shared):
         metric_names: Optional[Sequence[str]],
     ) -> Outcome:
         del update
-        self.header.write(self._reducer.header, tally, samples=samples, metric_names=metric_names)
+        mine = self._reducer.header
+        self._header.write(mine, tally, samples=samples, metric_names=metric_names)
         waited = self._communicator.waiting_seconds
         with self._clock.phase("communication"):
             done = self._reducer.reduce(
                 contributes=ran, divide=self._divide, clip_norm=self.rules.clip_norm
             )
         self._clock.move("communication", "waiting", self._communicator.waiting_seconds - waited)
-        return self.outcome(
-            done.header,
-            metric_names or (),
+        weight, loss_sum, count, changed = done.header[:4].tolist()
+        return Outcome(
+            loss_sum,
+            weight,
+            int(count),
             happened=done.factor is not None and done.non_finite is None,
+            used=self._header.used(done.header),
+            metrics=self._header.metrics(done.header, metric_names)
+            if metric_names
+            else _NO_METRICS,
+            changed_metrics=int(changed),
             norm=math.sqrt(done.squared_norm) if done.squared_norm >= 0.0 else math.nan,
             non_finite=done.non_finite,
         )
@@ -211,11 +200,9 @@ class _ReducedPath(_Shared):
         self._reducer.close()
 
 
-def local_path(
-    replica: Replica, header: HeaderLayout, rules: UpdateRules, trained: Sequence[TensorSpec]
-) -> GradientPath:
+def local_path(replica: Replica, rules: UpdateRules, trained: Sequence[TensorSpec]) -> GradientPath:
     """Return the path of a world with one replica."""
-    return _LocalPath(replica, header, rules, trained)
+    return _LocalPath(replica, rules, trained)
 
 
 def reduced_path(
@@ -231,4 +218,4 @@ def reduced_path(
     layout = plan_buckets(trained, rules.bucket_bytes)
     reducer = Reducer(communicator, layout, header.size)
     replica.bind(layout.slots, reducer.gradients)
-    return _ReducedPath(reducer, header, rules, trained, communicator=communicator, clock=clock)
+    return _ReducedPath(reducer, header, rules, communicator=communicator, clock=clock)

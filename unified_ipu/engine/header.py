@@ -42,10 +42,10 @@ class HeaderLayout:
         header[1] = tally.loss_sum
         header[2] = samples
         header[_FIXED : _FIXED + self.num_parameters] = tally.used
-        if not tally.metrics and tally.weight == 0.0:
-            return
-        if tuple(sorted(tally.metrics)) != tuple(metric_names or ()):
+        if not metrics_fit(tally, metric_names):
             header[3] = 1.0
+            return
+        if not tally.metrics:
             return
         start = _FIXED + self.num_parameters
         for index, name in enumerate(metric_names or ()):
@@ -61,6 +61,13 @@ class HeaderLayout:
         start = _FIXED + self.num_parameters
         pairs = header[start : start + 2 * len(names)].reshape(-1, 2).tolist()
         return {name: (pair[0], pair[1]) for name, pair in zip(names, pairs)}
+
+
+def metrics_fit(tally: Tally, names: Optional[Sequence[str]]) -> bool:
+    """Whether a rank's metrics are those that were agreed on, or it has counted nothing."""
+    if not tally.metrics:
+        return not names or tally.weight == 0.0
+    return sorted(tally.metrics) == list(names or ())
 
 
 def check_metric_names(names: Sequence[str]) -> Tuple[str, ...]:

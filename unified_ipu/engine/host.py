@@ -51,7 +51,6 @@ class HostExecutor:
         self._counters = counters
         self._rounds = rounds_of(replica, communicator)
         self._path: Optional[GradientPath] = None
-        self._header: Optional[HeaderLayout] = None
         self._metric_names: Optional[Tuple[str, ...]] = None
 
     def run(self, call: Call) -> Record:
@@ -132,14 +131,13 @@ class HostExecutor:
 
     def _prepare(self) -> None:
         trained = trained_tensors(self._replica.tensors())
-        self._header = HeaderLayout(len(trained))
         if self._communicator.size == 1:
-            self._path = local_path(self._replica, self._header, self._rules, trained)
+            self._path = local_path(self._replica, self._rules, trained)
             return
         with self._communicator.phase("compiling"):
             self._path = reduced_path(
                 self._replica,
-                self._header,
+                HeaderLayout(len(trained)),
                 self._rules,
                 trained,
                 communicator=self._communicator,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _MASK = (1 << 64) - 1
 
 TRAINING = 0
@@ -26,10 +28,19 @@ def micro_batch_key(seed: int, *, program: int, kind: int, update: int, micro_ba
     Source: a chain of the SplitMix64 finaliser (Steele, Lea and Flood, "Fast splittable
     pseudorandom number generators", 2014); distinctness is held by ``test_random_keys.py``.
     """
-    state = _mix(seed & _MASK) ^ _mix(~(seed >> 64) & _MASK)
-    for part in (program, kind, update, micro_batch):
+    state = _beginning(seed, program, kind)
+    for part in (update, micro_batch):
         state = _mix((state + part + 0x9E3779B97F4A7C15) & _MASK)
     return state >> 1
+
+
+@lru_cache(maxsize=64)
+def _beginning(seed: int, program: int, kind: int) -> int:
+    """State after what is the same for all micro-batches of a program."""
+    state = _mix(seed & _MASK) ^ _mix(~(seed >> 64) & _MASK)
+    for part in (program, kind):
+        state = _mix((state + part + 0x9E3779B97F4A7C15) & _MASK)
+    return state
 
 
 def _mix(state: int) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Union
 
-from unified_ipu.adapter import Call, Executor, Metric, Record
+from unified_ipu.adapter import Call, Executor, Metric, Record, Update
 from unified_ipu.checkpoint import KEEP
 from unified_ipu.comms import Communicator
 from unified_ipu.engine import LearningRateFactor, trained_tensors
@@ -48,6 +47,8 @@ class Program:
         self._factor = factor
         self._can_train = can_train
         self._is_closed = False
+        self._rank = session.rank
+        self._seed = session.plan.seed
 
     @property
     def session(self) -> Session:
@@ -100,7 +101,7 @@ class Program:
                 ``micro_batch_size``.
             NumericsError: On all ranks, if a gradient is not finite; the weights are unchanged.
         """
-        with located(self.place.rank):
+        with located(self._rank):
             self._check_open()
             if not self._can_train:
                 raise ConfigError(
@@ -120,15 +121,13 @@ class Program:
             return record
 
     def _stamped(self, call: Call) -> Call:
-        updates = tuple(
-            replace(update, number=self.update + index) for index, update in enumerate(call.updates)
-        )
-        return replace(
-            call,
-            updates=updates,
-            lr_factor=self._factor(self.updates_happened),
-            seed=self.plan.seed,
-        )
+        # Made anew, as `replace` costs several times as much.
+        updates = [
+            Update(self.update + index, update.micro_batches, update.samples, update.weight)
+            for index, update in enumerate(call.updates)
+        ]
+        factor = self._factor(self.updates_happened)
+        return Call(tuple(updates), call.epoch, factor, self._seed)
 
     def fit(
         self,

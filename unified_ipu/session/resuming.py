@@ -69,7 +69,8 @@ class Checkpointing:
             f"resumed from {path}: update {self._program.update}, epoch {loader.epoch + 1}, "
             f"{loader.position} samples of it done"
         )
-        return manifest.notes or {}
+        # Saved by hand, it is taken for the middle of a run that began at the beginning.
+        return manifest.notes or {"first_epoch": 0, "first_update": 0}
 
     def save(self, notes: Callable[[], Dict[str, Any]]) -> None:
         """Write a checkpoint, unless the last one is of this very update."""

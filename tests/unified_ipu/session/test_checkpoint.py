@@ -386,3 +386,21 @@ def test_the_manifest_is_plain_json_and_a_run_can_be_moved(tmp_path):
     assert manifest["loaders"]["train"]["state"]["epoch"] == 1
     again = run(1, lambda session: unbroken(session, 2, checkpoint=tmp_path / "b", resume=True))
     assert [epoch.epoch for epoch in again[0][1].epochs] == [1]
+
+
+def test_a_fit_goes_on_from_what_was_saved_by_hand(tmp_path):
+    expected, _ = run(2, unbroken)[0]
+
+    def first(session: ui.Session) -> None:
+        program, train = compiled(session), session.loader((X, Y))
+        for call in train:
+            program.step(call)
+            if program.update == 4:
+                break
+        session.save(tmp_path, model=program, train=train)
+
+    run(2, first)
+    for weights, summary in run(2, lambda session: unbroken(session, resume=tmp_path)):
+        assert equal(weights, expected)
+        assert [epoch.epoch for epoch in summary.epochs] == [0, 1, 2]
+    assert len(list(tmp_path.glob("step-*"))) == 1

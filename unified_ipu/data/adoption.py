@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 from unified_ipu.data.array_source import arrays
+from unified_ipu.data.dataloader_source import (
+    DataLoaderSource,
+    is_dataloader,
+    is_iterable_dataset,
+)
 from unified_ipu.data.dataset_source import Collate, DatasetSource, dataset
 from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
 from unified_ipu.data.source import Source
@@ -17,7 +22,7 @@ def as_source(given: Any, collate: Optional[Collate] = None) -> AnySource:
     """Return ``given`` if it is a source, else the source that it stands for.
 
     Args:
-        given: A source, an array, a tree of arrays, or a map-style dataset.
+        given: A source, an array, a tree of arrays, a map-style dataset or a torch ``DataLoader``.
         collate: Turns a list of samples into a batch; for datasets only.
 
     Returns:
@@ -38,6 +43,8 @@ def as_source(given: Any, collate: Optional[Collate] = None) -> AnySource:
         )
     if isinstance(given, (PipelineSource, StreamSource, Source)):
         return given
+    if is_dataloader(given):
+        return DataLoaderSource(given, collate)
     _refuse_foreign(given)
     if is_arrays:
         return arrays(given)
@@ -45,28 +52,28 @@ def as_source(given: Any, collate: Optional[Collate] = None) -> AnySource:
         return dataset(given, collate)
     raise ConfigError(
         f"a loader cannot read a {type(given).__name__}: it has no length and no index, so its "
-        "samples cannot be dealt exactly once; use ui.data.arrays, ui.data.dataset or "
-        "ui.data.tensorflow"
+        "samples cannot be dealt exactly once; use ui.data.arrays, ui.data.dataset, "
+        "ui.data.tensorflow or ui.data.stream"
     )
 
 
 def _refuse_foreign(given: Any) -> None:
-    module, name = type(given).__module__, type(given).__name__
+    name = type(given).__name__
     if isinstance(given, (str, bytes)):
         raise ConfigError(
             f"a loader cannot read the text {given!r}; for a pipeline in a module pass "
             "ui.data.tensorflow(text, size=)"
         )
-    if module.startswith("tensorflow."):
-        if hasattr(given, "element_spec") and hasattr(given, "prefetch"):
-            raise ConfigError(
-                "a live tf.data.Dataset cannot be dealt to replicas exactly once; put the code "
-                'that makes a sample into a module and pass ui.data.tensorflow("module:function", '
-                "size=)"
-            )
-        return
-    if module.startswith("torch.utils.data") and hasattr(given, "batch_sampler"):
+    is_dataset = hasattr(given, "element_spec") and hasattr(given, "prefetch")
+    if module.startswith("tensorflow.") and is_dataset:
         raise ConfigError(
-            f"a torch {name} already batches and orders its samples, so they would be split twice; "
-            "pass its dataset: ui.data.dataset(loader.dataset, collate=loader.collate_fn)"
+            "a live tf.data.Dataset cannot be dealt to replicas exactly once; put the code that "
+            'makes a sample into a module and pass ui.data.tensorflow("module:function", size=), '
+            'or the code that makes the dataset, and pass ui.data.stream("module:function")'
+        )
+    if is_iterable_dataset(given):
+        raise ConfigError(
+            f"the iterable dataset {name} would be run through as a whole on every rank; put a "
+            "function that returns it into a module and pass "
+            'ui.data.stream("module:function"): each sample is dealt once'
         )

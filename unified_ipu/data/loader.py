@@ -12,6 +12,7 @@ from unified_ipu.data.adoption import as_source
 from unified_ipu.data.audit import Audit, check_agreement
 from unified_ipu.data.certificate import Certificate
 from unified_ipu.data.cursor import Cursor
+from unified_ipu.data.dataloader_source import DataLoaderFeed, DataLoaderSource
 from unified_ipu.data.dataset_source import Collate
 from unified_ipu.data.feed import DirectFeed, Feed
 from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
@@ -80,6 +81,8 @@ class Loader:
         self._is_stream = isinstance(self._source, StreamSource)
         self.size: Optional[int] = None
         """Samples of an epoch; of a stream None until an epoch has ended."""
+        if isinstance(self._source, DataLoaderSource):
+            self._source.check(batch, train=train, micro_batch_size=micro_batch_size)
         if not isinstance(self._source, StreamSource):
             self.size = self._source.size
             if train or self.size < 1:
@@ -93,7 +96,7 @@ class Loader:
             batch,
             self.size or 0,
             seed,
-            shuffle and train and self.size is not None,
+            shuffle and train and not isinstance(self._source, (StreamSource, DataLoaderSource)),
             train,
             micro_batch_size,
         )
@@ -392,8 +395,24 @@ class Loader:
             self._counters.add(name, count)
 
     def _open_feed(self, settings: DataSettings, search_path: Sequence[str]) -> Feed:
+        if isinstance(self._source, DataLoaderSource):
+            return DataLoaderFeed(self._source, self._communicator)
         if not isinstance(self._source, (PipelineSource, StreamSource)):
             return DirectFeed(self._source)
+        if not isinstance(self._source, (PipelineSource, StreamSource)):
+            return DirectFeed(self._source)
+        if is_local(self._source, settings):
+            from unified_ipu.data.local_feed import LocalFeed
+
+            return LocalFeed(
+                self._source,
+                self._schedule,
+                replica=self._replica,
+                communicator=self._communicator,
+                counters=self._counters,
+                search_path=search_path,
+                name=self.name,
+            )
         from unified_ipu.data.process_feed import ProcessFeed
 
         return ProcessFeed(

@@ -7,19 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from unified_ipu.data import arrays, as_source
-from unified_ipu.errors import ConfigError, DataError
+from unified_ipu.errors import DataError
 
 IDS = np.array([2, 0, 3])
 PAIRS = TensorDataset(torch.arange(8.0).reshape(4, 2), torch.arange(4))
-
-
-@pytest.mark.case("O-S8")
-def test_a_loader_of_torch_is_not_sharded_twice():
-    with pytest.raises(ConfigError, match=r"split twice.*ui\.data\.dataset\(loader\.dataset"):
-        as_source(DataLoader(PAIRS, batch_size=2))
 
 
 def test_a_torch_dataset_is_a_source_of_numpy_batches():

@@ -7,6 +7,7 @@ from typing import Any, List, Tuple
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
 
 from unified_ipu.errors import ConfigError
 from unified_ipu_torch.tensors import plain_name
@@ -15,14 +16,14 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 
 def check_model(model: Any, num_replicas: int) -> None:
-    """Refuse modules that reduce gradients or statistics over ranks by themselves.
+    """Refuse modules that reduce over ranks by themselves, or have no shapes yet.
 
     Args:
         model: The user's module.
         num_replicas: Over the world.
 
     Raises:
-        ConfigError: Naming the wrapper or the layer.
+        ConfigError: Naming the wrapper, the layer or the tensor.
     """
     modules = dict(model.named_modules())
     for name, module in modules.items():
@@ -33,8 +34,18 @@ def check_model(model: Any, num_replicas: int) -> None:
                 f"{what} is wrapped in {kind}, which would reduce gradients a second time; pass "
                 "the module inside it (model.module)"
             )
+    _check_shapes(model)
     if num_replicas > 1:
         _check_norms(modules.items())
+
+
+def _check_shapes(model: torch.nn.Module) -> None:
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise ConfigError(
+                f"tensor {plain_name(name)!r} is lazy and has no shape yet; run one batch through "
+                "the model before compile: with torch.no_grad(): model(x)"
+            )
 
 
 def _check_norms(modules: Any) -> None:

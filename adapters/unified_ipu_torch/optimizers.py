@@ -144,14 +144,9 @@ def check_parameters(parameters: Mapping[str, torch.nn.Parameter]) -> None:
         parameters: The trained ones by name.
 
     Raises:
-        ConfigError: If one has half precision or no memory yet.
+        ConfigError: If one has half precision or no memory.
     """
     for name, parameter in parameters.items():
-        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-            raise ConfigError(
-                f"parameter {name!r} is lazy and has no shape yet; run one batch through the model "
-                "before compile"
-            )
         if parameter.device.type == "meta":
             raise ConfigError(f"parameter {name!r} is on the meta device; give it memory first")
         if parameter.dtype in _HALF:

@@ -27,6 +27,7 @@ from unified_ipu_torch.batches import (
     split,
     to_numpy,
 )
+from unified_ipu_torch.bystanders import Bystanders
 from unified_ipu_torch.determinism import determinism
 from unified_ipu_torch.errors import translated
 from unified_ipu_torch.evaluation import evaluation_mode
@@ -76,9 +77,7 @@ class TorchReplica:
         trained = self._choose_trained(parameters)
         check_parameters(trained)
         self._parameters = list(trained.values())
-        self._others = [
-            p for name, p in parameters.items() if name not in trained and p.requires_grad
-        ]
+        self._bystanders = Bystanders(parameters, trained, self._optimizer)
         self._catalog = Catalog(
             self._model, trained=trained, optimizer=self._optimizer, names=job.names
         )
@@ -174,9 +173,7 @@ class TorchReplica:
         """Read the tally back, and drop what backward left on parameters of other programs."""
         with translated():
             used = self._gradients.finish()
-            for parameter in self._others:
-                if parameter.grad is not None:
-                    parameter.grad = None
+            self._bystanders.clear()
             return self._counting.read(used)
 
     def squared_norm(self) -> float:

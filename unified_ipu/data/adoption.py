@@ -65,7 +65,7 @@ def _refuse_foreign(given: Any) -> None:
             "ui.data.tensorflow(text, size=)"
         )
     is_dataset = hasattr(given, "element_spec") and hasattr(given, "prefetch")
-    if module.startswith("tensorflow.") and is_dataset:
+    if type(given).__module__.startswith("tensorflow.") and is_dataset:
         raise ConfigError(
             "a live tf.data.Dataset cannot be dealt to replicas exactly once; put the code that "
             'makes a sample into a module and pass ui.data.tensorflow("module:function", size=), '

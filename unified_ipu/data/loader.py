@@ -401,18 +401,6 @@ class Loader:
             return DirectFeed(self._source)
         if not isinstance(self._source, (PipelineSource, StreamSource)):
             return DirectFeed(self._source)
-        if is_local(self._source, settings):
-            from unified_ipu.data.local_feed import LocalFeed
-
-            return LocalFeed(
-                self._source,
-                self._schedule,
-                replica=self._replica,
-                communicator=self._communicator,
-                counters=self._counters,
-                search_path=search_path,
-                name=self.name,
-            )
         from unified_ipu.data.process_feed import ProcessFeed
 
         return ProcessFeed(

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from unified_ipu.plan import Plan as Plan
     from unified_ipu.report import (
+        BestCheckpoint as BestCheckpoint,
         Callback as Callback,
         EarlyStop as EarlyStop,
         EpochSummary as EpochSummary,
@@ -60,6 +61,7 @@ __all__ = [
     "AdapterError",
     "AdapterLoadError",
     "AdapterNotFoundError",
+    "BestCheckpoint",
     "Callback",
     "CapabilityError",
     "CheckpointError",
@@ -102,6 +104,7 @@ _HOMES = {
     "session": ("Program", "Session"),
     "adapter": ("Loss", "Record", "available_adapters", "load_adapter", "metrics", "optim"),
     "report": (
+        "BestCheckpoint",
         "Callback",
         "EarlyStop",
         "EpochSummary",

@@ -10,9 +10,13 @@ from unified_ipu.report.callbacks import (
 )
 from unified_ipu.report.summary import EpochSummary as EpochSummary, Summary as Summary
 from unified_ipu.report.tensorboard import TensorBoard as TensorBoard
-from unified_ipu.report.watching import EarlyStop as EarlyStop
+from unified_ipu.report.watching import (
+    BestCheckpoint as BestCheckpoint,
+    EarlyStop as EarlyStop,
+)
 
 __all__ = [
+    "BestCheckpoint",
     "Callback",
     "EarlyStop",
     "EpochSummary",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional, Union
 
 from unified_ipu.errors import ConfigError
 from unified_ipu.report.callbacks import Callback, FitContext
@@ -30,7 +32,9 @@ class Best:
             raise ConfigError(f"min_change={min_change!r}; expected a number >= 0")
         self.metric = metric
         self.value = math.nan
+        """So far; nan before the first."""
         self.epoch = -1
+        """That had it; -1 before the first."""
         self._sign = 1.0 if mode == "min" else -1.0
         self._min_change = min_change
 
@@ -52,9 +56,25 @@ class Best:
             return True
         return False
 
+    def forget(self) -> None:
+        """Begin anew."""
+        self.value, self.epoch = math.nan, -1
+
+    def state(self) -> Dict[str, Any]:
+        """For a checkpoint, as JSON values."""
+        return {"value": self.value if math.isfinite(self.value) else None, "epoch": self.epoch}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self.value = math.nan if state["value"] is None else float(state["value"])
+        self.epoch = int(state["epoch"])
+
 
 class EarlyStop(Callback):
     """End the fit once a result of the evaluation has not improved for some epochs.
+
+    What it has seen is in the checkpoints of the fit, so a resumed run stops where an unbroken one
+    would have.
 
     Args:
         metric: ``"loss"`` or a name of the fit's ``metrics=``.
@@ -79,6 +99,16 @@ class EarlyStop(Callback):
         self._best = Best(metric, mode=mode, min_change=min_change)
         self._patience = patience
         self._waited = 0
+        self._is_resumed = False
+
+    def on_fit_start(self, context: FitContext) -> None:
+        """Begin anew; if the resumed run had ended here, end again."""
+        if not self._is_resumed:
+            self._best.forget()
+            self._waited = 0
+        elif self._waited >= self._patience:
+            context.stop(self._reason())
+        self._is_resumed = False
 
     def on_epoch_end(self, context: FitContext, summary: EpochSummary) -> None:
         """Compare, and ask to stop when patience is at its end."""
@@ -89,9 +119,65 @@ class EarlyStop(Callback):
         if self._waited >= self._patience:
             context.stop(self._reason())
 
+    def state(self) -> Dict[str, Any]:
+        """For a checkpoint, as JSON values."""
+        return {**self._best.state(), "waited": self._waited}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self._best.load_state(state)
+        self._waited = int(state["waited"])
+        self._is_resumed = True
+
     def _reason(self) -> str:
         since = "never a number"
         if self._best.epoch >= 0:
             since = f"since {self._best.value:.4g} in epoch {self._best.epoch + 1}"
         epochs = "1 epoch" if self._patience == 1 else f"{self._patience} epochs"
         return f"validation {self._best.metric} no better for {epochs}, {since}"
+
+
+class BestCheckpoint(Callback):
+    """Save the program whenever a result of the evaluation is the best so far.
+
+    Only the last one is kept; ``program.restore(folder)`` loads it. What it has seen is in the
+    checkpoints of the fit, so a resumed run overwrites the best one only with a better one.
+
+    Args:
+        folder: For nothing else: not the one of ``fit(checkpoint=)``.
+        metric: ``"loss"`` or a name of the fit's ``metrics=``.
+        mode: ``"min"`` or ``"max"``: what is better.
+
+    Raises:
+        ConfigError: If ``mode`` is neither.
+    """
+
+    def __init__(
+        self, folder: Union[str, Path], metric: str = "loss", *, mode: str = "min"
+    ) -> None:
+        self.path: Optional[Path] = None
+        """The folder of the last checkpoint it has written."""
+        self._folder = Path(folder)
+        self._best = Best(metric, mode=mode)
+        self._is_resumed = False
+
+    def on_fit_start(self, context: FitContext) -> None:
+        """Begin anew, unless the fit is resumed."""
+        del context
+        if not self._is_resumed:
+            self._best.forget()
+        self._is_resumed = False
+
+    def on_epoch_end(self, context: FitContext, summary: EpochSummary) -> None:
+        """Compare, and save; collective."""
+        if self._best.is_beaten_by(summary):
+            self.path = context.program.save(self._folder, keep=1)
+
+    def state(self) -> Dict[str, Any]:
+        """For a checkpoint, as JSON values."""
+        return self._best.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self._best.load_state(state)
+        self._is_resumed = True

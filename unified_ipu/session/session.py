@@ -39,9 +39,11 @@ from unified_ipu.errors import AdapterNotFoundError, ConfigError, PlanError, loc
 from unified_ipu.events import Counters, PhaseClock
 from unified_ipu.plan import BatchPlan, Plan
 from unified_ipu.session.agreement import agree_on_tensors
+from unified_ipu.session.first_on_host import first_on_host
 from unified_ipu.session.joining import Joined, join_plan
 from unified_ipu.session.notes import log_notes
 from unified_ipu.session.program import Program, can_train
+from unified_ipu.session.rank_log import RankLog
 from unified_ipu.session.scopes import AdapterScopes
 from unified_ipu.world import Mesh, Place, World
 
@@ -78,6 +80,7 @@ class Session:
         self._communicator: Optional[Communicator] = None
         self._programs: List[Program] = []
         self._loaders: List[Loader] = []
+        self._log = RankLog(rank=self.rank, world_size=self.world_size, update=self._most_updates)
 
     def __enter__(self) -> Session:  # noqa: PYI034 - typing.Self is 3.11
         if self._communicator is not None:
@@ -86,6 +89,7 @@ class Session:
             self._communicator = self._given
         else:
             self._communicator = self._connect()
+        self._log.install()
         AdapterScopes(self.plan, self.place).seed()
         return self
 
@@ -127,6 +131,10 @@ class Session:
         if self._communicator is not None and self._given is None:
             self._communicator.close()
         self._communicator = None
+        self._log.remove()
+
+    def _most_updates(self) -> int:
+        return max((program.update for program in self._programs), default=0)
 
     @property
     def plan(self) -> Plan:
@@ -362,6 +370,14 @@ class Session:
     def gather(self, array: Any) -> List[Any]:
         """Return every rank's array, in rank order, on all ranks; axis 0 may differ; collective."""
         return self.communicator("data").all_gather(array)
+
+    def first_on_host(self) -> ContextManager[None]:
+        """Run a body on the first rank of each host, then on the others; collective.
+
+        ``with session.first_on_host(): path = download()``: the second to come finds the file. The
+        others wait without a time-out; if the first fails, they raise ``PeerLostError``.
+        """
+        return first_on_host(self.communicator("data"), self._joined.world)
 
     def save(self, folder: Union[str, Path], *, keep: int = KEEP, **what: Any) -> Path:
         """Write a checkpoint of programs and train loaders; collective, between two calls.

@@ -304,7 +304,11 @@ class Replica(Protocol):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs whole calls; the core has ``HostExecutor``, a device adapter brings its own."""
+    """Runs whole calls; the core has ``HostExecutor``, a device adapter brings its own.
+
+    One that may go without samples has an attribute ``has_trained``, False until it ran some: its
+    running statistics do not count until then.
+    """
 
     def run(self, call: Call) -> Any:
         """Run the updates of a call and return its ``Record``."""

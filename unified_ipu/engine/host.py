@@ -44,6 +44,8 @@ class HostExecutor:
         clock: PhaseClock,
         counters: Counters,
     ) -> None:
+        self.has_trained = False
+        """Whether this rank ever ran a micro-batch: before, running statistics mean nothing."""
         self._replica = replica
         self._communicator = communicator
         self._rules = rules
@@ -111,6 +113,7 @@ class HostExecutor:
                 )
                 replica.forward_backward(micro, scale=scale, seed=key, ready=_ignore)
             tally = replica.finish_update()
+            self.has_trained = self.has_trained or ran
         if self._metric_names is None:
             self._agree_on_metrics(tally)
         outcome = path.finish(

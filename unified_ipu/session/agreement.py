@@ -49,14 +49,23 @@ def _difference(rank: int, first: List[Any], theirs: List[Any]) -> str:
 def synchronised_buffers(
     executor: Executor, communicator: Communicator, specs: Sequence[TensorSpec]
 ) -> Dict[str, Any]:
-    """Return the buffers as all ranks shall see them, by each one's ``sync`` rule; collective."""
+    """Return the buffers as all ranks shall see them, by each one's ``sync`` rule; collective.
+
+    ``"first"`` is the first rank's value. ``"mean"`` is the mean over the ranks that have trained:
+    a replica that never had rows still holds the statistics of a new model.
+    """
     moved = [spec for spec in specs if spec.role == "buffer" and spec.sync != "none"]
     values = executor.read([spec.name for spec in moved])
+    counts = communicator.all_gather_value(bool(getattr(executor, "has_trained", True)))
+    share = 1.0 / max(sum(counts), 1)
     for spec in moved:
         value = values[spec.name]
         is_mean = spec.sync == "mean" and np.issubdtype(value.dtype, np.floating)
-        if is_mean:
+        if is_mean and len(set(counts)) == 1:
             values[spec.name] = communicator.all_reduce(value, op="mean", name=spec.name)
+        elif is_mean:
+            mine = value * value.dtype.type(share if counts[communicator.rank] else 0.0)
+            values[spec.name] = communicator.all_reduce(mine, name=spec.name)
         else:
             values[spec.name] = communicator.broadcast(value, root=0)
     return values

@@ -19,6 +19,8 @@ from unified_ipu.data.layout import form_of, tree_of
 from unified_ipu.data.leaves import map_leaves
 from unified_ipu.errors import DataError
 from unified_ipu_tensorflow.leaves import dense, memory_of
+from unified_ipu_tensorflow.live import adopt
+from unified_ipu_tensorflow.runtime import share_process, take_process
 from unified_ipu_tensorflow.stream import batches, graph_of, random_ops
 
 Tree = Any
@@ -46,7 +48,6 @@ class TensorflowSource:
     def __init__(
         self, function: Callable[[], Any], *, size: int, batched: bool, cores: int
     ) -> None:
-        tf.config.set_visible_devices([], "GPU")  # the accelerators are the model's
         sample = function()
         if not callable(sample):
             raise DataError(
@@ -55,6 +56,8 @@ class TensorflowSource:
             )
         self._size = size
         self._batched = batched
+        self.is_fresh = not batched
+        """Whether results are our own batches, or memory that the user's function may keep."""
         self._cores = cores
         self._form: Any = None
         self._paths: List[str] = []
@@ -70,6 +73,15 @@ class TensorflowSource:
         else:
             self._rows = self._mapped(ids)
         _warn_of_random_ops(self._rows if self._rows is not None else self._mapped(ids.batch(1)))
+
+    adopt = staticmethod(adopt)
+    """Takes dataset objects, to be read beside the model."""
+
+    share_process = staticmethod(share_process)
+    """Makes room for a model in the same process."""
+
+    take_process = staticmethod(take_process)
+    """Leaves the accelerators to the processes of the model."""
 
     batches = staticmethod(batches)
     """Reads datasets whose elements are samples, for streams."""

@@ -38,6 +38,7 @@ class CopyReason(str, Enum):
     NOT_ALIGNED = "not_aligned"
     LAZY_VIEW = "lazy_view"  # conjugated or negated when it is read
     FOREIGN_ORDER = "foreign_byte_order"
+    SPLIT = "split_over_batches"  # its rows lie in two batches of the pipeline
     REFUSED = "refused_by_dlpack"
 
 

@@ -11,6 +11,7 @@ from unified_ipu.data.dataloader_source import (
     is_iterable_dataset,
 )
 from unified_ipu.data.dataset_source import Collate, DatasetSource, dataset
+from unified_ipu.data.live_source import live_source
 from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
 from unified_ipu.data.source import Source
 from unified_ipu.errors import ConfigError
@@ -46,6 +47,9 @@ def as_source(given: Any, collate: Optional[Collate] = None) -> AnySource:
     if is_dataloader(given):
         return DataLoaderSource(given, collate)
     _refuse_foreign(given)
+    live = live_source(given)
+    if live is not None:
+        return live
     if is_arrays:
         return arrays(given)
     if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
@@ -63,13 +67,6 @@ def _refuse_foreign(given: Any) -> None:
         raise ConfigError(
             f"a loader cannot read the text {given!r}; for a pipeline in a module pass "
             "ui.data.tensorflow(text, size=)"
-        )
-    is_dataset = hasattr(given, "element_spec") and hasattr(given, "prefetch")
-    if type(given).__module__.startswith("tensorflow.") and is_dataset:
-        raise ConfigError(
-            "a live tf.data.Dataset cannot be dealt to replicas exactly once; put the code that "
-            'makes a sample into a module and pass ui.data.tensorflow("module:function", size=), '
-            'or the code that makes the dataset, and pass ui.data.stream("module:function")'
         )
     if is_iterable_dataset(given):
         raise ConfigError(

@@ -15,6 +15,7 @@ from unified_ipu.data.cursor import Cursor
 from unified_ipu.data.dataloader_source import DataLoaderFeed, DataLoaderSource
 from unified_ipu.data.dataset_source import Collate
 from unified_ipu.data.feed import DirectFeed, Feed
+from unified_ipu.data.live_source import is_local
 from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
 from unified_ipu.data.position import cursor_of, delivered_state, differences, facts_of
 from unified_ipu.data.schedule import Portion, Schedule
@@ -399,8 +400,18 @@ class Loader:
             return DataLoaderFeed(self._source, self._communicator)
         if not isinstance(self._source, (PipelineSource, StreamSource)):
             return DirectFeed(self._source)
-        if not isinstance(self._source, (PipelineSource, StreamSource)):
-            return DirectFeed(self._source)
+        if is_local(self._source, settings):
+            from unified_ipu.data.local_feed import LocalFeed
+
+            return LocalFeed(
+                self._source,
+                self._schedule,
+                replica=self._replica,
+                communicator=self._communicator,
+                counters=self._counters,
+                search_path=search_path,
+                name=self.name,
+            )
         from unified_ipu.data.process_feed import ProcessFeed
 
         return ProcessFeed(

@@ -17,7 +17,7 @@ from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
 from unified_ipu.data.ring_reader import RingReader
 from unified_ipu.data.schedule import Portion, Schedule
 from unified_ipu.data.worker_process import WorkerProcess
-from unified_ipu.errors import ConfigError, DataError
+from unified_ipu.errors import DataError
 from unified_ipu.events import Counters
 from unified_ipu.plan import DataSettings
 
@@ -44,7 +44,6 @@ class ProcessFeed:
         name: Of the loader.
 
     Raises:
-        ConfigError: If the plan asks for what is not built.
         DataError: If the data process or the pipeline does not start, on all ranks.
     """
 
@@ -60,11 +59,6 @@ class ProcessFeed:
         search_path: Sequence[str],
         name: str,
     ) -> None:
-        if settings.isolate == "never":
-            raise ConfigError(
-                'data.isolate: "never" is not built yet; set "auto" or "always", then the pipeline '
-                "runs in a process of its own"
-            )
         self._name = name
         self._stream = -1
         self._process: Optional[WorkerProcess] = None

@@ -161,6 +161,15 @@ class RowQueue:
             self._chunk, self._used = Chunk.of(*result), 0
         return self._chunk
 
+    def view(self, rows: int) -> Optional[Tuple[Chunk, List[np.ndarray]]]:
+        """The next ``rows`` rows where they lie, and their result; None if they lie in two."""
+        chunk = self.head()
+        start, stop = self._used, self._used + rows
+        if stop > chunk.rows:
+            return None
+        self._used = stop
+        return chunk, [array[start:stop] for array in chunk.arrays]
+
     def take(self, rows: int, targets: Optional[Sequence[np.ndarray]]) -> None:
         """Copy the next ``rows`` rows to ``targets`` ``[rows, ...]``; None leaves them out."""
         first = self.head()

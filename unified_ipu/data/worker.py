@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from unified_ipu.adapter import registered
 from unified_ipu.data.dealing import Pass, Stream
+from unified_ipu.data.frameworks import load_source, take_process
 from unified_ipu.data.messages import Channel, Kind, Message
 from unified_ipu.data.producer import Producer
 from unified_ipu.data.ring_writer import RingWriter
@@ -90,6 +91,7 @@ def build_opener(
     schedule = schedule_of(config)
     if config["kind"] == "stream":
         function = load_function(config["function"])
+        take_process()
         reader = StreamReader(function, seed=schedule.seed, is_strict=config["is_spread"])
         return partial(StreamPass, schedule=schedule, replicas=replicas, reader=reader)
     producer = build_producer(config)
@@ -112,7 +114,8 @@ def build_producer(config: Mapping[str, Any]) -> Producer:
     kind = config["kind"]
     points = registered(GROUP)
     if kind in points:
-        create = points[kind].load()
+        take_process(kind)
+        create = load_source(points[kind])
     elif ":" in kind:
         create = load_function(kind)
     else:

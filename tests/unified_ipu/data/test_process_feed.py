@@ -16,7 +16,7 @@ import pytest
 from unified_ipu.comms import connect
 from unified_ipu.data.mixing import sample_seeds
 from unified_ipu.data.pipeline_source import PipelineSource
-from unified_ipu.errors import ConfigError, DataError
+from unified_ipu.errors import DataError
 from unified_ipu.events import Counters
 from unified_ipu.plan import BatchPlan, DataSettings
 
@@ -258,12 +258,6 @@ def test_an_interpreter_without_us_is_an_error_with_its_last_words(make_loader, 
         make_loader(
             alone(), pipeline("train"), BatchPlan(8, 4), settings=DataSettings(python=str(script))
         )
-
-
-def test_the_rank_itself_cannot_be_the_data_process_yet(make_loader):
-    settings = DataSettings(isolate="never")
-    with pytest.raises(ConfigError, match='isolate: "never" is not built yet'):
-        make_loader(alone(), pipeline("train"), BatchPlan(8, 4), settings=settings)
 
 
 def test_an_error_of_the_users_function_names_line_epoch_and_samples_on_every_rank(

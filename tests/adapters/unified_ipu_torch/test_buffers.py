@@ -27,6 +27,7 @@ class Normalised(nn.Module):
     """Batch norm, and buffers of other kinds; ``seen`` is assigned anew in every forward."""
 
     seen: torch.Tensor
+    scratch: torch.Tensor
 
     def __init__(self, rank):
         super().__init__()

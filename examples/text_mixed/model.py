@@ -14,7 +14,8 @@ class Block(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.attention_norm = nn.LayerNorm(width)
-        self.attention_in = nn.Linear(width, 3 * width)
+        # Without bias: that of the keys would have no effect, and Adam would enlarge its rounding.
+        self.attention_in = nn.Linear(width, 3 * width, bias=False)
         self.attention_out = nn.Linear(width, width)
         self.dense_norm = nn.LayerNorm(width)
         self.dense = nn.Sequential(

@@ -1,6 +1,7 @@
 """Train a PyTorch transformer on sentences that a tf.data pipeline cuts from the King James Bible.
 
 unified-ipu run examples/text_mixed/train.py            one process a replica, here
+unified-ipu run examples/text_mixed/train.py --checkpoint run     the same again goes on from there
 python examples/text_mixed/train.py                     one replica
 
 Sentences differ in length, so what counts is the number of characters, not of sentences: the
@@ -31,6 +32,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", help="write checkpoints, and go on from them"
+    )
+    parser.add_argument("--every", type=int, help="updates between checkpoints, else each epoch")
+    parser.add_argument("--log", metavar="FILE", help="append each update as a line of JSON")
     parser.add_argument("--plan", help="a plan instead of plan.toml beside this script")
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="a setting of the plan")
     return parser.parse_args()
@@ -70,7 +76,15 @@ def main() -> None:
             optimizer=ui.optim.AdamW(lr=4e-3, weight_decay=0.01),
             schedule=lambda update: 1.0 - update / num_updates,
         )
-        program.fit(train, epochs=arguments.epochs, max_updates=arguments.updates)
+        program.fit(
+            train,
+            epochs=arguments.epochs,
+            every=arguments.every or "epoch",
+            callbacks=[ui.JsonLines(arguments.log)] if arguments.log else [],
+            checkpoint=arguments.checkpoint,
+            resume="auto" if arguments.checkpoint else None,
+            max_updates=arguments.updates,
+        )
         perplexity = math.exp(program.evaluate(test)["loss"])
         if session.is_first:
             report(corpus, perplexity)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 import pytest
 
-from unified_ipu.adapter import optim
+from unified_ipu.adapter import Capability, optim
 from unified_ipu.data import arrays
 from unified_ipu.testing import samples
 from unified_ipu.testing.ranks import Rank, Ranks, outcome_of
 from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make, train
 from unified_ipu.testing.subject import Subject
-from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error
+from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error, requires
 
 
 def mlp(scale: float = 1.0, dtype: str = "float64") -> Any:
@@ -93,6 +93,28 @@ def fit(rank: Rank, *, dtype: str) -> Dict[str, Any]:
     }
 
 
+def fit_normalised(rank: Rank, *, values: Sequence[float]) -> Tuple[Any, Any]:
+    """Fit one update of one micro-batch a rank; mean and variance before and after."""
+    x = samples.column(*values)
+    plan = batch_plan(len(values), len(values) // rank.world.world_size)
+    with rank.session(plan) as session:
+        model = rank.subject.normalised()
+        program = session.compile(
+            model.native,
+            loss=rank.subject.product_loss(),
+            optimizer=optim.SGD(lr=0.1),
+            adapter=rank.subject.adapter,
+        )
+
+        def statistics() -> Tuple[float, float]:
+            found = model.canonical(program.weights())
+            return float(found["mean"].reshape(())), float(found["variance"].reshape(()))
+
+        before = statistics()
+        program.fit(session.loader(arrays(x, np.ones_like(x))), epochs=1)
+        return before, statistics()
+
+
 def build_differently(rank: Rank) -> Any:
     """Compile a model that has another shape on each rank."""
 
@@ -167,6 +189,24 @@ class WeightsSuite(AdapterSuite):
             for trained in ranks.run(train, 2, run=run):
                 moved = [n for n, v in start.items() if not np.array_equal(trained.weights[n], v)]
                 assert moved == ["bias.1"]
+
+    @requires(Capability.BUFFERS)
+    def test_l5_4_running_statistics_follow_a_known_rule_and_are_shared(self, ranks: Ranks) -> None:
+        # Two rows each: mean 1 and variance 1 (biased) or 2; mean 6 and variance 4 or 8.
+        first, second = (0.0, 2.0), (4.0, 8.0)
+        ((start, after_first),) = ranks.run(fit_normalised, 1, values=first)
+        ((_, after_second),) = ranks.run(fit_normalised, 1, values=second)
+        momentum = (after_first[0] - start[0]) / (1.0 - start[0])
+        assert 0.0 < momentum <= 1.0
+        assert after_second[0] - start[0] == pytest.approx(momentum * (6.0 - start[0]), rel=1e-12)
+        implied = [
+            start[1] + (after[1] - start[1]) / momentum for after in (after_first, after_second)
+        ]
+        rules = [pytest.approx([1.0, 4.0], rel=1e-9), pytest.approx([2.0, 8.0], rel=1e-9)]
+        assert implied in rules, "neither the biased nor the unbiased variance"
+        shared = np.mean([after_first, after_second], axis=0)
+        for _, after in ranks.run(fit_normalised, 2, values=[*first, *second]):
+            assert after == pytest.approx(tuple(shared), rel=1e-12)
 
     def test_ranks_that_build_other_models_are_told_which(self, ranks: Ranks) -> None:
         for message in all_raise(ranks, build_differently, 2, "ContractError"):

@@ -5,8 +5,18 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from typing import List, Optional, Sequence
+
+
+class Measure(str, Enum):
+    """What the bar of a row limits."""
+
+    RATIO = "peer / ours, at least"
+    DIFFERENCE = "ours - peer, at most"
+    MOST = "ours, at most"
+    LEAST = "ours, at least"
 
 
 @dataclass(frozen=True)
@@ -14,59 +24,51 @@ class Row:
     """One comparison.
 
     Args:
-        row: What was measured, with its unit.
+        row: What was measured, with its unit, and against what.
         ours: Our figure.
         peer: The other one's.
-        ratio: peer / ours, or ours - peer where the bar is a difference.
-        bar: What the ratio has to reach, or must not exceed where it is a difference; None if the
-            row has no bar.
-        is_difference: Whether the bar is an upper limit of ``ours - peer``.
+        bar: What has to be reached, or None.
+        measure: What the bar limits.
     """
 
     row: str
     ours: float
     peer: float
-    ratio: float
     bar: Optional[float] = None
-    is_difference: bool = False
+    measure: Measure = Measure.RATIO
+
+    @property
+    def ratio(self) -> float:
+        """How many times the peer's figure is ours."""
+        return self.peer / self.ours
 
     @property
     def is_met(self) -> Optional[bool]:
         """Whether the bar is reached; None without one."""
         if self.bar is None:
             return None
-        return self.ratio <= self.bar if self.is_difference else self.ratio >= self.bar
-
-
-def times_faster(row: str, ours: float, peer: float, bar: Optional[float] = None) -> Row:
-    """A row whose bar is a factor: the peer needs ``ratio`` times as long."""
-    return Row(row, ours, peer, peer / ours, bar)
-
-
-def at_most(row: str, ours: float, peer: float, bar: Optional[float] = None) -> Row:
-    """A row whose bar is a difference: ours may exceed the peer by ``bar``."""
-    return Row(row, ours, peer, ours - peer, bar, is_difference=True)
+        if self.measure is Measure.RATIO:
+            return self.ratio >= self.bar
+        if self.measure is Measure.DIFFERENCE:
+            return self.ours - self.peer <= self.bar
+        return self.ours >= self.bar if self.measure is Measure.LEAST else self.ours <= self.bar
 
 
 def show(row: Row) -> None:
     """Print one line."""
-    sign = "" if row.is_difference else "x"
-    limit = "no bar"
+    result = f"difference {row.ours - row.peer:8.1f}"
+    if row.measure is not Measure.DIFFERENCE:
+        result = f"ratio {row.ratio:12.2f}x"
+    limit = ""
     if row.bar is not None:
-        limit = f"bar {'<=' if row.is_difference else '>='} {row.bar:g}{sign}"
-        limit += "  met" if row.is_met else "  MISSED"
-    what = "difference" if row.is_difference else "ratio"
-    print(
-        f"{row.row:66} ours {row.ours:10.1f}   peer {row.peer:10.1f}   "
-        f"{what} {row.ratio:8.2f}{sign}   {limit}",
-        flush=True,
-    )
+        limit = f"{'met' if row.is_met else 'MISSED'} ({row.measure.value} {row.bar:g})"
+    print(f"{row.row:76} ours {row.ours:9.1f}  peer {row.peer:9.1f}  {result}  {limit}", flush=True)
 
 
 def write(rows: Sequence[Row], path: Optional[Path]) -> None:
     """Write ``[{row, ours, peer, ratio, bar, ...}]`` as JSON, if a path was given."""
     if path is not None:
-        records = [{**asdict(row), "is_met": row.is_met} for row in rows]
+        records = [{**asdict(row), "ratio": row.ratio, "is_met": row.is_met} for row in rows]
         path.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
 
 

@@ -5,7 +5,9 @@ backward and ``optimizer.step`` that reads the loss. Both sides have the same ba
 optimizer (SGD with momentum, as torch makes it), run in the same processes on the same cores and
 take turns. Numbers are medians over rounds, in microseconds an update: wall time of rank 0, and CPU
 time summed over ranks. On shared cores trust the CPU rows. The rows "with ui.optim" let ours use
-torch's fused optimizer, which the user of the peer would have to ask for.
+torch's fused optimizer, which the user of the peer would have to ask for. The rows "alone" are the
+control: the bare loop on every rank at once, without any communication; what it costs more than its
+CPU time is what other processes took, and no communication can be faster than it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from rows import Row, at_most, paired, show, times_faster, write
+from rows import Measure, Row, paired, show, write
 
 Measured = Dict[str, List[Tuple[float, float]]]
 
@@ -69,14 +71,16 @@ def contenders(case: Case, session: Any) -> Dict[str, Callable[[], Any]]:
     loss = torch.nn.CrossEntropyLoss()
     peer_net = build_net(case.widths)
     peer_optimizer = torch.optim.SGD(peer_net.parameters(), lr=0.01, momentum=0.9)
+    alone_net = build_net(case.widths)
+    alone_optimizer = torch.optim.SGD(alone_net.parameters(), lr=0.01, momentum=0.9)
     if case.replicas > 1:
         peer_net = torch.nn.parallel.DistributedDataParallel(peer_net)
 
-    def peer() -> float:
-        peer_optimizer.zero_grad()
-        value = loss(peer_net(x), y)
+    def loop(model: Any, optimizer: Any) -> float:
+        optimizer.zero_grad()
+        value = loss(model(x), y)
         value.backward()
-        peer_optimizer.step()
+        optimizer.step()
         return float(value.item())
 
     net, other = build_net(case.widths), build_net(case.widths)
@@ -85,7 +89,8 @@ def contenders(case: Case, session: Any) -> Dict[str, Callable[[], Any]]:
     )
     fused = session.compile(other, loss=loss, optimizer=ui.optim.SGD(lr=0.01, momentum=0.9))
     return {
-        "peer": peer,
+        "peer": lambda: loop(peer_net, peer_optimizer),
+        "alone": lambda: loop(alone_net, alone_optimizer),
         "step": lambda: program.step((x, y)),
         "step with ui.optim": lambda: fused.step((x, y)),
     }
@@ -178,7 +183,7 @@ def rows_of(case: Case, world: List[Measured], placement: str) -> List[Row]:
         return [sum(rank[name][index][1] for rank in world) for index in rounds]
 
     rows = []
-    for name in ("step", "step with ui.optim"):
+    for name in ("step", "step with ui.optim", "alone"):
         bar: Optional[float] = case.bar if name == "step" else None
         for clock in ("wall", "CPU"):
             ours, theirs = series(name, clock), series("peer", clock)
@@ -186,9 +191,10 @@ def rows_of(case: Case, world: List[Measured], placement: str) -> List[Row]:
             words = f"{words} / {peer}"
             median = statistics.median(theirs)
             if case.replicas == 1:
-                rows.append(at_most(words, median + paired(ours, theirs), median, bar))
+                mine = median + paired(ours, theirs)
+                rows.append(Row(words, mine, median, bar, Measure.DIFFERENCE))
             else:
-                rows.append(times_faster(words, statistics.median(ours), median, bar))
+                rows.append(Row(words, statistics.median(ours), median, bar))
     return rows
 
 

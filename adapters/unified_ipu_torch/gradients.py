@@ -4,7 +4,7 @@ The three have one interface. ``prepare`` before each backward and ``collect`` a
 user code that drops or replaces ``.grad`` (``optimizer.zero_grad()`` in an objective, backward with
 ``create_graph``): what was accumulated before stays.
 
-Source: what keeps and what loses a gradient view was tried on torch 2.13; ``test_gradients.py``
+Source: what keeps and what loses a gradient view was tried on torch 2.13; ``test_update.py``
 holds it.
 """
 
@@ -89,7 +89,12 @@ class OwnGradients:
 
 
 class BoundGradients:
-    """Several replicas on the CPU: each ``.grad`` is a view of a bucket, filled by autograd."""
+    """Several replicas on the CPU: each ``.grad`` is a view of a bucket.
+
+    The first gradient of an update is autograd's own tensor, copied into the bucket; later ones
+    autograd adds in place. That spares zeroing the bucket and reading the zeros back, and tells
+    without a hook which parameters were used.
+    """
 
     def __init__(
         self,
@@ -98,46 +103,55 @@ class BoundGradients:
         buffers: Sequence[Any],
     ) -> None:
         self._parameters = parameters
-        self._flat = [torch.from_numpy(buffer) for buffer in buffers]
-        self._views = gradient_views(parameters, slots, self._flat)
-        self._used = UseFlags(parameters)
+        flat = [torch.from_numpy(buffer) for buffer in buffers]
+        for buffer in flat:
+            buffer.zero_()  # the gaps between the slots stay 0
+        self._views = gradient_views(parameters, slots, flat)
+        self._used = [False] * len(parameters)
 
     def begin(self) -> None:
-        """Zero the buckets and point every ``.grad`` into them."""
-        for flat in self._flat:
-            flat.zero_()
-        self._used.clear()
-        self.prepare()
+        """Start without gradients."""
+        self._used = [False] * len(self._parameters)
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def prepare(self) -> None:
         """Put the views back that user code replaced."""
+        for parameter, view, is_used in zip(self._parameters, self._views, self._used):
+            wanted = view if is_used else None
+            if parameter.grad is not wanted:
+                parameter.grad = wanted
+
+    def collect(self) -> None:
+        """Copy what autograd did not add in place; such a tensor holds the whole sum."""
+        for index, (parameter, view) in enumerate(zip(self._parameters, self._views)):
+            gradient = parameter.grad
+            if gradient is view or gradient is None:
+                continue
+            if gradient.requires_grad or gradient.layout is not torch.strided:
+                gradient = gradient.detach().to_dense()
+            view.copy_(gradient)
+            parameter.grad = view
+            self._used[index] = True
+
+    def finish(self) -> List[bool]:
+        """The sums are in the buckets already; what was not used counts as 0 there."""
+        for view, is_used in zip(self._views, self._used):
+            if not is_used:
+                view.zero_()
+        return list(self._used)
+
+    def receive(self) -> None:
+        """The reducer wrote into the views."""
         for parameter, view in zip(self._parameters, self._views):
             if parameter.grad is not view:
                 parameter.grad = view
 
-    def collect(self) -> None:
-        """Copy a gradient that autograd did not add in place; it holds the whole sum."""
-        for parameter, view in zip(self._parameters, self._views):
-            gradient = parameter.grad
-            if gradient is not view:
-                if gradient is not None:
-                    view.copy_(gradient.detach().to_dense())
-                parameter.grad = view
-
-    def finish(self) -> List[bool]:
-        """The sums are in the buckets already."""
-        return self._used.as_list()
-
-    def receive(self) -> None:
-        """The reducer wrote into the views."""
-        self.prepare()
-
     def close(self) -> None:
         """Drop the views, whose memory goes away."""
-        self._used.close()
         for parameter in self._parameters:
             parameter.grad = None
-        self._views, self._flat = [], []
+        self._views, self._used = [], []
 
 
 class StagedGradients:
@@ -186,43 +200,6 @@ class StagedGradients:
         """Drop the views."""
         self._views = []
         self._own.begin()
-
-
-class UseFlags:
-    """One flag a parameter: whether backward reached it since ``clear``."""
-
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self._flags = [False] * len(parameters)
-        self._nodes: List[Any] = []  # torch forgets a hook on a node that nobody holds
-        self._handles = [self._watch(index, p) for index, p in enumerate(parameters)]
-
-    def _watch(self, index: int, parameter: torch.nn.Parameter) -> Any:
-        def reached(*_: Any) -> None:
-            self._flags[index] = True
-
-        if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            register: Any = parameter.register_post_accumulate_grad_hook
-            return register(reached)
-        # torch 2.0 has no such hook; the node that accumulates has one.
-        expanded: Any = parameter.expand_as(parameter).grad_fn
-        node = expanded.next_functions[0][0]
-        self._nodes.append(node)
-        return node.register_hook(reached)
-
-    def clear(self) -> None:
-        """Set all flags to False."""
-        for index in range(len(self._flags)):
-            self._flags[index] = False
-
-    def as_list(self) -> List[bool]:
-        """Copy of the flags."""
-        return list(self._flags)
-
-    def close(self) -> None:
-        """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
-        self._nodes = []
 
 
 def gradient_views(

@@ -236,11 +236,28 @@ def test_a_gradient_that_autograd_replaced_is_copied_back(drive):
     driver = drive([Job(m, optim.SGD(1.0), lambda o, y: o.sum()) for m in models])
     replica = driver.replicas[0]
     replica.begin_update()
+    models[0].w.grad = torch.tensor(1.0, dtype=torch.float64)
+    replica._gradients.collect()
     view = models[0].w.grad
     models[0].w.grad = torch.tensor(5.0, dtype=torch.float64)
     replica._gradients.collect()
     assert models[0].w.grad is view
     assert float(view) == 5.0
+
+
+def test_a_bucket_holds_nothing_of_the_update_before(drive):
+    models = [Scalar(1.0), Scalar(1.0)]
+    driver = drive([Job(m, optim.SGD(1.0), lambda o, y: o.sum()) for m in models])
+    gradients = driver.replicas[0]._gradients
+    for is_used in (True, False):
+        gradients.begin()
+        gradients.prepare()
+        if is_used:
+            models[0].w.grad = torch.tensor(3.0, dtype=torch.float64)
+        gradients.collect()
+        assert gradients.finish() == [is_used]
+        gradients.receive()
+        assert float(models[0].w.grad) == (3.0 if is_used else 0.0)
 
 
 @pytest.mark.parametrize("split", [[[2, 2]], [[2], [2]]])

@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Dict, List, Tuple
 
 import numpy as np
 import pytest
@@ -52,9 +53,9 @@ def finished(folder, world, plan, *options):
 
 def ledger(folder, world):
     """Give ``{update: (epoch, ids of all ranks)}``; an update that ran twice had the same ids."""
-    found = {}
+    found: Dict[int, Tuple[int, List[int]]] = {}
     for rank in range(world):
-        mine = {}
+        mine: Dict[int, Tuple[int, List[int]]] = {}
         for line in (folder / f"ledger-{rank}").read_text().splitlines():
             update, epoch, *ids = map(int, line.split())
             assert mine.setdefault(update, (epoch, ids)) == (epoch, ids)

@@ -42,6 +42,10 @@ class TestWeights(Fixtures, testing.WeightsSuite):
     pass
 
 
+class TestStateLaw(Fixtures, testing.StateLawSuite):
+    pass
+
+
 class TestEvaluation(Fixtures, testing.EvaluationSuite):
     pass
 

@@ -84,6 +84,13 @@ FAULTS = {
         monkeypatch.setattr(NumpyReplica, "read", read)
         """,
     ),
+    "slots of a later state stay": (
+        "StateLawSuite",
+        "test_l3_1_weights_slots_and_counters_come_back[adam-0]",
+        """
+        monkeypatch.setattr(NumpyReplica, "forget_slots", lambda self: None)
+        """,
+    ),
     "padding counts in evaluation": (
         "EvaluationSuite",
         "test_l6_1_each_sample_counts_once[1-True]",

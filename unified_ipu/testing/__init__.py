@@ -20,6 +20,7 @@ from unified_ipu.testing.ranks import (
     Ranks as Ranks,
     ThreadRanks as ThreadRanks,
 )
+from unified_ipu.testing.state_law import StateLawSuite as StateLawSuite
 from unified_ipu.testing.subject import Model as Model, Subject as Subject
 from unified_ipu.testing.suite import AdapterSuite as AdapterSuite
 from unified_ipu.testing.threads import RanksFailedError as RanksFailedError, run_ranks as run_ranks
@@ -41,6 +42,7 @@ __all__ = [
     "Rank",
     "Ranks",
     "RanksFailedError",
+    "StateLawSuite",
     "Subject",
     "ThreadRanks",
     "UpdateDecisionSuite",

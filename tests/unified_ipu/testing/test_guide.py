@@ -16,7 +16,7 @@ def test_the_guide_lists_what_the_suites_hold():
         for name, value in vars(testing).items()
         if name.endswith("Suite") and value is not testing.AdapterSuite
     ]
-    assert len(suites) == 8
+    assert len(suites) == 9
     tests = {name for suite in suites for name in vars(suite) if name.startswith("test_")}
     text = GUIDE.read_text(encoding="utf-8")
     assert set(re.findall(r"^- `(test_\w+)`", text, re.MULTILINE)) == tests

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, Optional, Tuple
 import numpy as np
 import torch
 
-from unified_ipu.adapter import MicroBatch, Tree
+from unified_ipu.adapter import Copies, MicroBatch, Tree, leaves
 from unified_ipu.errors import DataError
+from unified_ipu_torch.bridge import from_any
 
 
 class Batch(NamedTuple):
@@ -32,21 +33,28 @@ class Batch(NamedTuple):
         return self.rows if self.counted is None else int(np.count_nonzero(self.counted))
 
 
-def read_batch(micro: MicroBatch, device: torch.device) -> Batch:
+def read_batch(micro: MicroBatch, device: torch.device, copies: Optional[Copies] = None) -> Batch:
     """Bring a micro-batch to the device.
 
     Args:
         micro: Its leaves are numpy arrays, torch tensors, or anything numpy can view.
         device: Where the model is.
+        copies: Is told of copies.
 
     Returns:
-        The batch; on the CPU its tensors share the arrays' memory.
+        The batch; on the CPU its tensors share the memory of writable arrays.
 
     Raises:
-        DataError: If a leaf has no torch dtype.
+        DataError: If a leaf cannot be a torch tensor; it names the leaf.
     """
     counted = None if micro.sample_weight is None else _padding(micro.sample_weight)
-    return Batch(to_tensors(micro.tree, device), micro.rows, counted, micro.tree)
+    try:
+        tensors = to_tensors(micro.tree, device, copies)
+    except DataError:
+        for path, leaf in leaves(micro.tree):
+            from_any(leaf, path=path)  # fails again, by its name
+        raise
+    return Batch(tensors, micro.rows, counted, micro.tree)
 
 
 def _padding(sample_weight: Any) -> Optional[Any]:
@@ -109,26 +117,22 @@ def map_tree(tree: Tree, function: Any) -> Tree:
     return function(tree)
 
 
-def to_tensors(tree: Tree, device: torch.device) -> Tree:
+def to_tensors(tree: Tree, device: torch.device, copies: Optional[Copies] = None) -> Tree:
     """Tensors on ``device`` for every array of a tree."""
     if type(tree) is tuple:  # nearly always; saves the general walk
-        return tuple([to_tensors(child, device) for child in tree])
+        return tuple([to_tensors(child, device, copies) for child in tree])
     if isinstance(tree, (dict, list, tuple)):
-        return map_tree(tree, lambda leaf: to_tensor(leaf, device))
-    return to_tensor(tree, device)
+        return map_tree(tree, lambda leaf: to_tensor(leaf, device, copies))
+    return to_tensor(tree, device, copies)
 
 
-def to_tensor(leaf: Any, device: torch.device) -> torch.Tensor:
+def to_tensor(leaf: Any, device: torch.device, copies: Optional[Copies] = None) -> torch.Tensor:
     """One leaf on ``device``.
 
     Raises:
-        DataError: If torch has no such dtype.
+        DataError: If it cannot be a torch tensor.
     """
-    tensor: torch.Tensor
-    if isinstance(leaf, torch.Tensor):
-        tensor = leaf
-    else:
-        tensor = alias(leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf))
+    tensor = from_any(leaf, copies=copies)
     if tensor.device != device:
         tensor = tensor.to(device, non_blocking=True)
     return tensor

@@ -71,27 +71,26 @@ def from_numpy(array: Any, *, path: str = "", copies: Optional[Copies] = None) -
     Raises:
         DataError: If torch has no such element type.
     """
-    reason: Optional[CopyReason] = None
-    if not array.dtype.isnative:
-        reason = CopyReason.FOREIGN_ORDER
-        array = array.astype(array.dtype.newbyteorder("="))
-    elif not array.flags.writeable:
-        # torch knows no read-only memory: a write would end the process in a mapped file, and
-        # change what others read anywhere else.
-        reason = CopyReason.READ_ONLY
-        array = np.array(array, order="C")
-    elif any(stride < 0 or stride % array.itemsize for stride in array.strides):
-        reason = CopyReason.NOT_CONTIGUOUS
-        array = np.array(array, order="C")
-    if reason is not None and copies is not None:
-        copies.add(reason, array.nbytes)
+    # torch knows no read-only memory: a write would end the process in a mapped file, and change
+    # what others read anywhere else.
+    reason = CopyReason.READ_ONLY
+    if array.flags.writeable:
+        try:
+            return torch.from_numpy(array)
+        except (TypeError, ValueError):  # strides, byte order, or no such element type
+            native = array.dtype.isnative
+            reason = CopyReason.NOT_CONTIGUOUS if native else CopyReason.FOREIGN_ORDER
+    own = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
     try:
-        return torch.from_numpy(array)
+        tensor = torch.from_numpy(own)
     except TypeError as error:
         raise DataError(
             f"{named(path)} has the element type {array.dtype}, which torch cannot take "
             f"({error}); convert it to numbers of another type"
         ) from error
+    if copies is not None:
+        copies.add(reason, own.nbytes)
+    return tensor
 
 
 def export(tensor: Any, *, path: str, is_fresh: bool, copies: Copies) -> Any:

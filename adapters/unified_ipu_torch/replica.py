@@ -8,6 +8,7 @@ import torch
 
 from unified_ipu.adapter import (
     Buffer,
+    Copies,
     HostMetric,
     Job,
     Metric,
@@ -18,6 +19,7 @@ from unified_ipu.adapter import (
     Tree,
 )
 from unified_ipu.errors import ConfigError
+from unified_ipu.events import Counters
 from unified_ipu_torch.batches import (
     Batch,
     call_model,
@@ -87,6 +89,7 @@ class TorchReplica:
         self._training = TrainingState(self._optimizer, self._schedule, trained)
         self._gradients: Gradients = OwnGradients(self._parameters)
         self._counting = Counting()
+        self._copies = Copies()
         self.counts_samples = self._objective.counts_rows
         self.holds_collectives = any(holds(module) for module in self._model.modules())
         self.notes: Tuple[str, ...] = layers_that_see_the_micro_batch(self._model)
@@ -112,6 +115,10 @@ class TorchReplica:
         """Parameters, buffers and the slots that exist now."""
         return self._catalog.specs()
 
+    def count_copies(self, counters: Counters) -> None:
+        """Count there the batches that cannot be used where they lie."""
+        self._copies = Copies(counters)
+
     def bind(self, slots: Sequence[Slot], gradients: Sequence[Buffer]) -> None:
         """Keep gradients in the reducer's buckets from now on."""
         self._gradients.close()
@@ -135,7 +142,7 @@ class TorchReplica:
         if self._optimizer is None:
             raise ConfigError("this program has no optimizer; pass optimizer= to compile to train")
         with translated():
-            batch = read_batch(micro, self._device)
+            batch = read_batch(micro, self._device, self._copies)
             weight = self._objective.weight_before(batch) if batch.rows else 0.0
             if weight == 0.0 and not self.holds_collectives:
                 return
@@ -238,7 +245,7 @@ class TorchReplica:
     ) -> Dict[str, Tuple[float, float]]:
         """Loss and metrics of one micro-batch, without a trace in the model."""
         with translated(), keyed_generators(seed, self._device), evaluation_mode(self._model):
-            batch = read_batch(micro, self._device)
+            batch = read_batch(micro, self._device, self._copies)
             weight = self._objective.weight_before(batch)
             pairs: Dict[str, Tuple[Any, Any]] = {"loss": (0.0, 0.0)}
             outputs = None
@@ -278,7 +285,7 @@ class TorchReplica:
     def predict(self, micro: MicroBatch, *, seed: int) -> Tree:
         """Outputs of one micro-batch as numpy arrays, padding included."""
         with translated(), keyed_generators(seed, self._device), evaluation_mode(self._model):
-            batch = read_batch(micro, self._device)
+            batch = read_batch(micro, self._device, self._copies)
             if isinstance(self._objective, ModelObjective):
                 result = call_model(self._model, batch.tree)
                 value, outputs = take_loss(result)

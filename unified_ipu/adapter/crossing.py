@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from enum import Enum
 from functools import lru_cache
-from typing import Any, FrozenSet, Optional, Protocol, cast
+from typing import Any, FrozenSet, Optional, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class CopyReason(str, Enum):
     LAZY_VIEW = "lazy_view"  # conjugated or negated when it is read
     FOREIGN_ORDER = "foreign_byte_order"
     SPLIT = "split_over_batches"  # its rows lie in two batches of the pipeline
+    KEPT = "earlier_ones_are_kept"  # the caller holds all the memory that batches come in
     REFUSED = "refused_by_dlpack"
 
 
@@ -71,6 +72,15 @@ class Bridge(Protocol):
 
     def to_numpy(self, tensor: Any) -> Any:
         """Return a numpy array on the host, over the tensor's memory where that is possible."""
+        ...
+
+
+@runtime_checkable
+class CountsCopies(Protocol):
+    """A replica that can say which batches it had to copy."""
+
+    def count_copies(self, counters: Counters) -> None:
+        """Tell ``counters`` from now on."""
         ...
 
 

@@ -103,6 +103,12 @@ class Summary:
         """Rows of weight 0 added by ``batch.remainder = "pad"``."""
         return sum(getattr(epoch.certificate, "padded", 0) for epoch in self.epochs)
 
+    @property
+    def copied_per_update(self) -> float:
+        """Bytes of batches copied between pipeline and model, over the world, an update."""
+        begun = self.updates + self.skipped
+        return self.counts.get("bytes_copied", 0) / begun if begun else 0.0
+
     def shares(self) -> Dict[str, float]:
         """Share of the wall time by phase; the shares add up to 1."""
         total = sum(self.phases.values()) or 1.0
@@ -118,6 +124,7 @@ class Summary:
             ("samples", f"{self.samples}; {_certificates(self.epochs)}"),
             ("updates", f"{self.updates}, {self.skipped} skipped"),
             ("rows", f"{self.dropped} dropped, {self.padded} padded"),
+            ("copied", f"{self.copied_per_update:.0f} bytes an update"),
             ("time", f"{self.seconds:.1f} s, {rate:.0f} samples/s"),
             ("where", ", ".join(f"{name} {share:.0%}" for name, share in self.shares().items())),
         ]
@@ -126,7 +133,8 @@ class Summary:
         if self.validation:
             values = (f"{name} {value:.4f}" for name, value in self.validation.items())
             lines.append(("validation", ", ".join(values)))
-        lines += [(name.replace("_", " "), str(count)) for name, count in self.counts.items()]
+        shown = {name: count for name, count in self.counts.items() if name != "bytes_copied"}
+        lines += [(name.replace("_", " "), str(count)) for name, count in shown.items()]
         width = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 

@@ -24,6 +24,7 @@ from typing import (
 
 from unified_ipu.adapter import (
     Adapter,
+    CountsCopies,
     Executor,
     Job,
     Loss,
@@ -32,7 +33,7 @@ from unified_ipu.adapter import (
     find_adapter,
 )
 from unified_ipu.checkpoint import KEEP
-from unified_ipu.comms import Communicator, connect
+from unified_ipu.comms import Communicator
 from unified_ipu.data import Loader
 from unified_ipu.engine import HostExecutor, LearningRateFactor, UpdateRules
 from unified_ipu.errors import AdapterNotFoundError, ConfigError, PlanError, located
@@ -45,6 +46,7 @@ from unified_ipu.session.notes import log_notes
 from unified_ipu.session.program import Program, can_train
 from unified_ipu.session.rank_log import RankLog
 from unified_ipu.session.scopes import AdapterScopes
+from unified_ipu.session.transports import join_world
 from unified_ipu.world import Mesh, Place, World
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -95,19 +97,8 @@ class Session:
 
     def _connect(self) -> Communicator:
         world = self._joined.world
-        if world.local_world_size != world.world_size:
-            raise PlanError(
-                f"{world.world_size} processes on several hosts need comms.transport = "
-                '"c10d", which is not built yet; run all of them on one host'
-            )
         with located(world.rank):
-            return connect(
-                rank=world.rank,
-                size=world.world_size,
-                job=world.job,
-                timeout_seconds=self.plan.comms.timeout_seconds,
-                stall_report_seconds=self.plan.comms.stall_report_seconds,
-            )
+            return join_world(world, self.plan.comms)
 
     def __exit__(
         self,
@@ -291,6 +282,8 @@ class Session:
     def _executor(self, built: Union[Replica, Executor], job: Job) -> Executor:
         if isinstance(built, Executor):
             return built
+        if isinstance(built, CountsCopies):
+            built.count_copies(self.counters)
         return HostExecutor(
             built,
             self.communicator("data"),

@@ -117,6 +117,43 @@ def check_what_torch_writes_never_reaches_the_dataset():
     assert constant.numpy().tolist() == [0, 1, 2, 3]
 
 
+def torch_program(session, seen):
+    import torch
+
+    def objective(model, batch):
+        x, y = batch
+        seen.append(x.flatten().tolist())
+        x.add_(10)
+        return ui.Loss(model(x).sum() + y.sum(), len(x))
+
+    model = torch.nn.Linear(1, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.0)
+    return session.compile(model, objective=objective, optimizer=sgd)
+
+
+def check_tensors_and_their_views_can_be_stepped_with():
+    dataset = Dataset.from_tensors((tf.constant([[1.0], [2.0]]), tf.constant([0.0, 1.0])))
+    plan = ui.Plan().replace(batch={"global_batch_size": 2, "micro_batch_size": 2})
+    for batches in (dataset, dataset.as_numpy_iterator()):
+        seen: List[List[float]] = []
+        with ui.Session(plan, argv=["script.py"]) as session:
+            program = torch_program(session, seen)
+            for batch in batches:
+                program.step(batch)
+                program.step(batch)
+            assert session.counters["bytes_copied"] == 2 * (8 + 8)
+        assert seen == [[1, 2], [1, 2]]
+
+
+def check_text_in_a_step_is_refused_by_the_name_of_its_column():
+    plan = ui.Plan().replace(batch={"global_batch_size": 2, "micro_batch_size": 2})
+    with ui.Session(plan, argv=["script.py"]) as session:
+        program = torch_program(session, [])
+        batch = ({"x": tf.ones([2, 1]), "name": tf.constant(["a", "b"])}, tf.ones([2]))
+        text = refusal(DataError, program.step, batch)
+    assert "leaf [0]['name'] is a TensorFlow tensor of string" in text
+
+
 def check_each_rank_takes_its_own_samples_by_position():
     def rank(communicator):
         dataset = Dataset.range(14).map(lambda x: x * 2)

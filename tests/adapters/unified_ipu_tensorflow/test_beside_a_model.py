@@ -18,6 +18,8 @@ FRESH = (  # each needs a process in which TensorFlow has not run yet
 )
 CASES = {
     "what_torch_writes_never_reaches_the_dataset": "O-B3",
+    "text_in_a_step_is_refused_by_the_name_of_its_column": "O-B5",
+    "tensors_and_their_views_can_be_stepped_with": "O-B3",
     "text_in_a_dataset_is_refused_by_the_name_of_its_column": "O-B5",
 }
 NAMES = [

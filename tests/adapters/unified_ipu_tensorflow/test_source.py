@@ -15,7 +15,7 @@ from unified_ipu.comms import connect, local_group
 from unified_ipu.data import Loader, tensorflow
 from unified_ipu.data.mixing import sample_seeds
 from unified_ipu.errors import AdapterLoadError, DataError
-from unified_ipu.plan import BatchPlan
+from unified_ipu.plan import BatchPlan, DataSettings
 from unified_ipu_tensorflow import create
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
@@ -96,6 +96,21 @@ def test_l2_l3_two_ranks_share_a_pipeline_and_its_augmentation():
         assert index % 2 == (0 if (epoch, _, index) in first else 1)
         noises.update({(epoch, k): tuple(row) for k, row in zip(ids.tolist(), noise)})
     assert len(set(noises.values())) == 80
+
+
+def test_l2_l3_several_processes_make_the_same_epoch_as_one():
+    def rank(communicator, workers):
+        settings = DataSettings(workers=workers)
+        with make_loader(communicator, "train", BatchPlan(16, 4, 2), settings=settings) as loader:
+            batches = [(micro.ids.tolist(), micro.tree["id"][1][1]) for micro in read(loader)]
+            return batches, str(loader.certificate())
+
+    one, two = (on_ranks(2, lambda c, n=n: rank(c, n)) for n in (1, 2))
+    for (expected, text), (batches, seen) in zip(one, two):
+        assert seen == text == "40 of 40 samples, each once"
+        assert [ids for ids, _ in batches] == [ids for ids, _ in expected]
+        for (_, noise), (_, same) in zip(batches, expected):
+            assert np.array_equal(noise, same)
 
 
 def test_l6_batches_are_dealt_in_turn_and_uneven_counts_do_not_hang():

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 import torch
 
-from unified_ipu.adapter import MicroBatch
+from unified_ipu.adapter import Copies, MicroBatch
 from unified_ipu.errors import DataError, DeviceError
 from unified_ipu_torch.batches import alias, read_batch, select_rows
 from unified_ipu_torch.errors import translated
@@ -52,6 +54,37 @@ def test_layouts_torch_cannot_express_are_copied(array):
 def test_text_is_refused():
     with pytest.raises(DataError, match="dtype <U1"):
         alias(np.array(["a"]))
+
+
+def test_arrays_that_may_not_be_written_to_are_copied_and_counted():
+    array = np.arange(6.0)
+    array.flags.writeable = False
+    copies = Copies()
+    batch = read_batch(MicroBatch(0, (array, np.arange(6)), 6), CPU, copies)
+    batch.tree[0].add_(1)
+    assert array.tolist() == [0, 1, 2, 3, 4, 5]
+    assert copies.counters.as_dict() == {"copied_because_read_only": 1, "bytes_copied": 48}
+
+
+@pytest.mark.case("O-B4")
+def test_the_bytes_of_a_file_stay_as_they_are(tmp_path):
+    path = tmp_path / "x"
+    np.arange(8, dtype=np.float32).tofile(path)
+    before = path.read_bytes()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        for array in (np.memmap(path, np.float32, "r"), np.frombuffer(mapped, np.float32)):
+            batch = read_batch(MicroBatch(0, array, 8), CPU)
+            del array
+            batch.tree.add_(1)
+            assert batch.tree.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+            del batch
+    assert path.read_bytes() == before
+
+
+def test_a_leaf_that_is_no_number_is_refused_by_its_path():
+    tree = {"x": np.ones(2), "name": (np.array(["a", "b"]),)}
+    with pytest.raises(DataError, match=r"leaf \['name'\]\[0\] has the element type <U1"):
+        read_batch(MicroBatch(0, tree, 2), CPU)
 
 
 def test_padding_of_a_full_batch_is_no_padding():

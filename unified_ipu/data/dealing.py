@@ -57,6 +57,7 @@ class Stream:
         schedule: Who gets what.
         replicas: Those of this host.
         producer: The pipeline.
+        share: Which of how many data processes this is.
     """
 
     def __init__(
@@ -68,14 +69,15 @@ class Stream:
         schedule: Schedule,
         replicas: Tuple[int, ...],
         producer: Producer,
+        share: Tuple[int, int] = (0, 1),
     ) -> None:
         self.number = number
         self.epoch = epoch
         self.start_update = start_update
         self._chunk_rows = _chunk_rows(schedule, replicas, producer)
-        self._portions = schedule.portions(epoch, replicas, start_update)
+        self._portions = schedule.share(schedule.portions(epoch, replicas, start_update), share)
         self.portion: Optional[Portion] = next(self._portions, None)
-        again = schedule.portions(epoch, replicas, start_update)
+        again = schedule.share(schedule.portions(epoch, replicas, start_update), share)
         seed = schedule.seed
 
         def opened(portions: Iterator[Portion], rows: int) -> Iterator[Tuple[np.ndarray, Tree]]:

@@ -13,7 +13,7 @@ from unified_ipu.data.audit import Audit, check_agreement
 from unified_ipu.data.certificate import Certificate
 from unified_ipu.data.cursor import Cursor
 from unified_ipu.data.dataloader_source import DataLoaderFeed, DataLoaderSource
-from unified_ipu.data.dataset_source import Collate
+from unified_ipu.data.dataset_source import Collate, DatasetSource
 from unified_ipu.data.feed import DirectFeed, Feed
 from unified_ipu.data.live_source import is_local
 from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
@@ -398,9 +398,17 @@ class Loader:
     def _open_feed(self, settings: DataSettings, search_path: Sequence[str]) -> Feed:
         if isinstance(self._source, DataLoaderSource):
             return DataLoaderFeed(self._source, self._communicator)
-        if not isinstance(self._source, (PipelineSource, StreamSource)):
+        workers = max(1, settings.workers)
+        if isinstance(self._source, DatasetSource):
+            workers = self._source.num_workers(settings)
+        elif isinstance(self._source, StreamSource):
+            workers = 1
+        elif not isinstance(self._source, PipelineSource):
             return DirectFeed(self._source)
-        if is_local(self._source, settings):
+        if isinstance(self._source, DatasetSource):
+            if not workers:
+                return DirectFeed(self._source)
+        elif is_local(self._source, settings):
             from unified_ipu.data.local_feed import LocalFeed
 
             return LocalFeed(
@@ -417,6 +425,7 @@ class Loader:
         return ProcessFeed(
             self._source,
             self._schedule,
+            num_workers=workers,
             replica=self._replica,
             communicator=self._communicator,
             counters=self._counters,

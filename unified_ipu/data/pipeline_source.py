@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unified_ipu.errors import ConfigError
+from unified_ipu.data.function_name import check_function, check_size_argument
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,8 @@ class PipelineSource:
     batched: bool = False
 
     def __post_init__(self) -> None:
-        _check_function(self.kind, self.function)
-        if type(self.size) is not int or self.size < 1:
-            raise ConfigError(
-                f"{self.kind}: got size={self.size!r}; expected the number of samples, an integer "
-                ">= 1"
-            )
+        check_function(self.kind, self.function)
+        check_size_argument(self.kind, self.size)
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class StreamSource:
     function: str
 
     def __post_init__(self) -> None:
-        _check_function("stream", self.function)
+        check_function("stream", self.function)
 
 
 def tensorflow(function: str, *, size: int, batched: bool = False) -> PipelineSource:
@@ -93,12 +89,3 @@ def stream(function: str) -> StreamSource:
         ConfigError: If ``function`` cannot be right.
     """
     return StreamSource(function)
-
-
-def _check_function(kind: str, function: str) -> None:
-    module, _, name = function.partition(":")
-    if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ConfigError(
-            f'{kind}: got the function {function!r}; expected "module:function", '
-            "a module that the data process can import and a function in it"
-        )

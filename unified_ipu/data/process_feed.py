@@ -1,22 +1,25 @@
-"""Micro-batches from the data process, one process a host, started by the first rank on it."""
+"""Micro-batches from the data processes of a host, which the first rank on it starts."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import socket
+import sys
 import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple, Union
 
 from unified_ipu.comms import Communicator
+from unified_ipu.data.dataset_source import DatasetSource, FunctionDataset
 from unified_ipu.data.feed import Delivery
 from unified_ipu.data.messages import Channel, Kind, Message
 from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
 from unified_ipu.data.ring_reader import RingReader
 from unified_ipu.data.schedule import Portion, Schedule
 from unified_ipu.data.worker_process import WorkerProcess
+from unified_ipu.data.worker_start import pack
 from unified_ipu.errors import DataError
 from unified_ipu.events import Counters
 from unified_ipu.plan import DataSettings
@@ -31,10 +34,14 @@ class Closable(Protocol):
 
 
 class ProcessFeed:
-    """Reads a pipeline that runs in the data process of this host. Making one is collective.
+    """Reads a source that runs in the data processes of this host. Making one is collective.
+
+    With n of them, each makes every n-th micro-batch of every replica, and they are read in turn:
+    the order stays.
 
     Args:
-        source: The pipeline.
+        source: The pipeline, stream or dataset.
+        num_workers: Data processes of this host, at least 1; a stream has one.
         schedule: Who gets what.
         replica: Of this process.
         communicator: Of all replicas.
@@ -49,9 +56,10 @@ class ProcessFeed:
 
     def __init__(
         self,
-        source: Union[PipelineSource, StreamSource],
+        source: Union[PipelineSource, StreamSource, DatasetSource],
         schedule: Schedule,
         *,
+        num_workers: int,
         replica: int,
         communicator: Communicator,
         counters: Counters,
@@ -61,8 +69,8 @@ class ProcessFeed:
     ) -> None:
         self._name = name
         self._stream = -1
-        self._process: Optional[WorkerProcess] = None
-        self._reader: Optional[RingReader] = None
+        self._processes: List[WorkerProcess] = []
+        self._readers: List[RingReader] = []
         self._owned: List[Closable] = []
         # Also when it is never closed: the first rank must not exit before its child.
         self._leave = weakref.finalize(self, _close_all, self._owned)
@@ -74,6 +82,7 @@ class ProcessFeed:
             **_source_table(source),
             "is_spread": self.is_spread,
             "search_path": list(search_path),
+            "more_path": list(sys.path) if isinstance(source, DatasetSource) else [],
             "replicas": [everybody[k]["replica"] for k in mine],
             "token": secrets.token_hex(16),
             "schedule": _schedule_table(schedule),
@@ -81,7 +90,7 @@ class ProcessFeed:
         with communicator.phase("data start"):
             started: Dict[str, Any] = {}
             if communicator.rank == mine[0]:
-                started = self._start(config, settings.python)
+                started = self._start(config, source, num_workers, settings.python)
             answers = communicator.all_gather_value(started)
             error = self._join(answers[mine[0]], replica, counters)
             errors = communicator.all_gather_value(error)
@@ -93,9 +102,8 @@ class ProcessFeed:
     def begin(self, epoch: int, start_update: int) -> None:
         """Ask for a pass; what is left of the one before will be thrown away."""
         self._stream += 1
-        self._connected.send(
-            Message(Kind.OPEN, stream=self._stream, ordinal=epoch, rows=start_update)
-        )
+        for reader in self._connected:
+            reader.send(Message(Kind.OPEN, stream=self._stream, ordinal=epoch, rows=start_update))
 
     def read(self, portion: Portion) -> Delivery:
         """Wait for the rows of ``portion``, leaving out what comes before it.
@@ -103,7 +111,8 @@ class ProcessFeed:
         Raises:
             DataError: If the pipeline failed, or the data process is gone or out of step.
         """
-        reader = self._connected
+        readers = self._connected
+        reader = readers[portion.ordinal % len(readers)]
         while True:
             batch = reader.next_batch()
             if batch.stream == self._stream and batch.ordinal == portion.ordinal:
@@ -126,49 +135,69 @@ class ProcessFeed:
         Raises:
             DataError: If the pipeline failed, or the data process is gone.
         """
-        return self._connected.extent(self._stream, samples)
+        return self._connected[0].extent(self._stream, samples)
 
     def close(self) -> None:
         """Leave the data process; it ends when all ranks of the host have left."""
         self._leave()
 
     @property
-    def _connected(self) -> RingReader:
-        if self._reader is None or not self._leave.alive:
+    def _connected(self) -> List[RingReader]:
+        if not self._readers or not self._leave.alive:
             raise DataError(f"{self._name}: a micro-batch was asked for after it was closed")
-        return self._reader
+        return self._readers
 
-    def _start(self, config: Dict[str, Any], python: str) -> Dict[str, Any]:
-        address = f"\0unified-ipu-data-{secrets.token_hex(8)}"
+    def _start(
+        self, config: Dict[str, Any], source: object, num_workers: int, python: str
+    ) -> Dict[str, Any]:
+        """Start all data processes; returns how to reach them, or what went wrong."""
+        addresses = []
         try:
-            self._process = WorkerProcess(address, config, python=python)
-            self._owned.insert(0, self._process)
+            packed = _packed(source)
+            for which in range(num_workers):
+                address = f"\0unified-ipu-data-{secrets.token_hex(8)}"
+                mine = {**config, "share": [which, num_workers]}
+                process = WorkerProcess(address, mine, packed=packed, python=python)
+                self._processes.append(process)
+                self._owned.insert(0, process)
+                addresses.append(address)
         except OSError as error:
             return {"error": f"{self._name}: the data process could not be started: {error}"}
-        return {"address": address, "token": config["token"]}
+        except DataError as error:
+            return {"error": f"{self._name}: {error}"}
+        return {"addresses": addresses, "token": config["token"]}
 
     def _join(self, answer: Dict[str, Any], replica: int, counters: Counters) -> Optional[str]:
-        """Connect and wait for the pipeline; returns what went wrong."""
+        """Connect to all and wait for the pipelines; returns what went wrong."""
         if "error" in answer:
             return str(answer["error"])
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        hello = Message(Kind.HELLO, slot=replica, payload=answer["token"])
+        for which, address in enumerate(answer["addresses"]):
+            process = self._processes[which] if self._processes else None
+            explain_end = partial(_explain_end, self._name, process)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                connection.connect(address)
+            except OSError as error:
+                connection.close()
+                return f"{explain_end()} ({error})"
+            channel = Channel(connection)
+            reader = RingReader(
+                channel,
+                name=self._name,
+                on_copy=lambda: counters.add("batches_copied"),
+                explain_end=explain_end,
+            )
+            self._readers.append(reader)
+            self._owned.append(reader)
+            try:
+                channel.check_peer()
+            except DataError as error:
+                return str(error)
+            reader.send(hello)
         try:
-            connection.connect(answer["address"])
-        except OSError as error:
-            connection.close()
-            return f"{_explain_end(self._name, self._process)} ({error})"
-        channel = Channel(connection)
-        self._reader = RingReader(
-            channel,
-            name=self._name,
-            on_copy=lambda: counters.add("batches_copied"),
-            explain_end=partial(_explain_end, self._name, self._process),
-        )
-        self._owned.append(self._reader)
-        try:
-            channel.check_peer()
-            self._reader.send(Message(Kind.HELLO, slot=replica, payload=answer["token"]))
-            self._reader.next_batch()
+            for reader in self._readers:
+                reader.next_batch()
         except DataError as error:
             return str(error)
         return None
@@ -191,7 +220,19 @@ def _host() -> str:
     return f"{boot} {os.readlink('/proc/self/ns/net')}"
 
 
-def _source_table(source: Union[PipelineSource, StreamSource]) -> Dict[str, Any]:
+def _packed(source: object) -> bytes:
+    """What a data process unpickles: a live dataset, and what collates it."""
+    if not isinstance(source, DatasetSource):
+        return b""
+    is_named = isinstance(source.samples, FunctionDataset)
+    return pack((None if is_named else source.samples, source.collate))
+
+
+def _source_table(source: Union[PipelineSource, StreamSource, DatasetSource]) -> Dict[str, Any]:
+    if isinstance(source, DatasetSource):
+        samples = source.samples
+        named = samples.function if isinstance(samples, FunctionDataset) else ""
+        return {"kind": "dataset", "function": named}
     if isinstance(source, StreamSource):
         return {"kind": "stream", "function": source.function}
     return {

@@ -103,6 +103,22 @@ class Schedule:
                 waiting, rows = [], 0
         yield from self.with_ids(waiting, order, ordinals)
 
+    @staticmethod
+    def share(portions: Iterator[Portion], share: Tuple[int, int]) -> Iterator[Portion]:
+        """The micro-batches of one data process: of each replica in turn one for every process.
+
+        Args:
+            portions: Of some replicas.
+            share: Which of how many processes.
+
+        Returns:
+            Those of that process, as they come.
+        """
+        which, count = share
+        if count == 1:
+            return portions
+        return (portion for portion in portions if portion.ordinal % count == which)
+
     def spans(
         self, replicas: Sequence[int], start_update: int
     ) -> Iterator[Tuple[int, int, MicroSpan]]:

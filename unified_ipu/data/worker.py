@@ -7,7 +7,6 @@ ends when its ranks are gone, whatever the pipeline is doing at that time.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import select
 import signal
@@ -20,6 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from unified_ipu.adapter import registered
 from unified_ipu.data.dealing import Pass, Stream
+from unified_ipu.data.fetching import FetchPass, check_size
 from unified_ipu.data.frameworks import load_source, take_process
 from unified_ipu.data.messages import Channel, Kind, Message
 from unified_ipu.data.producer import Producer
@@ -28,7 +28,8 @@ from unified_ipu.data.schedule import Schedule
 from unified_ipu.data.server import Server, failure_text
 from unified_ipu.data.stream_dealing import StreamPass
 from unified_ipu.data.stream_reader import StreamReader
-from unified_ipu.errors import ConfigError, DataError
+from unified_ipu.data.worker_start import read_start, unpack
+from unified_ipu.errors import DataError
 from unified_ipu.plan import BatchPlan
 from unified_ipu.world import usable_cores
 
@@ -48,7 +49,7 @@ def main(argv: List[str]) -> int:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is the ranks' business; they close, we end
     lifeline = os.dup(0)
-    config = json.loads(_read_line(lifeline))
+    config, packed = read_start(lifeline)
     quiet = os.open(os.devnull, os.O_RDONLY)
     os.dup2(quiet, 0)
     os.close(quiet)
@@ -56,10 +57,12 @@ def main(argv: List[str]) -> int:
     writers = _accept(listener, lifeline, config)
     listener.close()
     _watch([writer.channel.fileno() for writer in writers.values()])
-    what = f"{config['name']}: the pipeline {config['function']!r}"
+    kind = "dataset" if config["kind"] == "dataset" else "pipeline"
+    what = f"{config['name']}: the {kind} {config['function']!r}".replace(" ''", "")
     try:
         sys.path[:0] = config["search_path"]
-        open_pass = build_opener(config, tuple(sorted(writers)))
+        sys.path.extend(folder for folder in config["more_path"] if folder not in sys.path)
+        open_pass = build_opener(config, tuple(sorted(writers)), packed)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         for writer in writers.values():
             writer.tell(Message(Kind.ERROR, payload=failure_text(what, error)))
@@ -74,13 +77,14 @@ def main(argv: List[str]) -> int:
 
 
 def build_opener(
-    config: Mapping[str, Any], replicas: Tuple[int, ...]
+    config: Mapping[str, Any], replicas: Tuple[int, ...], packed: bytes
 ) -> Callable[[int, int, int], Pass]:
     """Import what makes the samples.
 
     Args:
         config: ``kind``, ``function`` and ``schedule`` say what and how.
         replicas: Those of this host.
+        packed: A live dataset and its collate function.
 
     Returns:
         Starts the pass of a number, an epoch and a first update.
@@ -94,15 +98,24 @@ def build_opener(
         take_process()
         reader = StreamReader(function, seed=schedule.seed, is_strict=config["is_spread"])
         return partial(StreamPass, schedule=schedule, replicas=replicas, reader=reader)
+    deal: Callable[..., Pass]
+    if config["kind"] == "dataset":
+        deal = partial(FetchPass, schedule=schedule, replicas=replicas, share=config["share"])
+        samples, collate = unpack(packed)
+        if config["function"]:
+            samples = load_function(config["function"])()
+            check_size(samples, schedule.size)
+        return partial(deal, samples=samples, collate=collate)
     producer = build_producer(config)
-    return partial(Stream, schedule=schedule, replicas=replicas, producer=producer)
+    deal = partial(Stream, schedule=schedule, replicas=replicas, share=config["share"])
+    return partial(deal, producer=producer)
 
 
 def build_producer(config: Mapping[str, Any]) -> Producer:
     """Import the pipeline and the source that runs it.
 
     Args:
-        config: ``kind``, ``function``, ``size``, ``batched``.
+        config: ``kind``, ``function``, ``size``, ``batched``, ``share``.
 
     Returns:
         The source, ready to be opened.
@@ -125,7 +138,10 @@ def build_producer(config: Mapping[str, Any]) -> Producer:
             "the package that brings it there"
         )
     producer: Producer = create(
-        function, size=config["size"], batched=config["batched"], cores=usable_cores()
+        function,
+        size=config["size"],
+        batched=config["batched"],
+        cores=max(1, usable_cores() // config["share"][1]),
     )
     return producer
 
@@ -154,16 +170,6 @@ def schedule_of(config: Mapping[str, Any]) -> Schedule:
     table = dict(config["schedule"])
     table["seed"] = int(table["seed"])
     return Schedule(BatchPlan(**table.pop("batch")), **table)
-
-
-def _read_line(descriptor: int) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = os.read(descriptor, 1 << 16)
-        if not piece:
-            raise ConfigError("the data process is started by a loader, with its plan on stdin")
-        line += piece
-    return line
 
 
 def _accept(

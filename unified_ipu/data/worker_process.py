@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -11,6 +10,7 @@ from contextlib import suppress
 from typing import Any, List, Mapping, Optional
 
 from unified_ipu.data.worker_output import WorkerOutput
+from unified_ipu.data.worker_start import write_start
 from unified_ipu.world import current_environment
 
 _END_SECONDS = 5.0
@@ -25,13 +25,16 @@ class WorkerProcess:
     Args:
         address: Abstract name of the socket that the ranks will connect to.
         config: Handed over as JSON.
+        packed: Handed over behind it.
         python: Another interpreter; empty takes this one.
 
     Raises:
         OSError: If the process cannot be started.
     """
 
-    def __init__(self, address: str, config: Mapping[str, Any], *, python: str = "") -> None:
+    def __init__(
+        self, address: str, config: Mapping[str, Any], *, packed: bytes = b"", python: str = ""
+    ) -> None:
         environment = dict(current_environment())
         is_quiet = "TF_CPP_MIN_LOG_LEVEL" not in environment
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -59,7 +62,7 @@ class WorkerProcess:
             self._output = WorkerOutput(self._process.stderr, is_quiet=is_quiet)
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):  # it ended at once; connecting to it tells
-                self._process.stdin.write(json.dumps(config).encode() + b"\n")
+                self._process.stdin.write(write_start(config, packed))
                 self._process.stdin.flush()
 
     def describe_end(self) -> Optional[str]:

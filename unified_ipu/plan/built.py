@@ -15,13 +15,11 @@ WORKING: Dict[str, Tuple[Any, ...]] = {
     "precision.compute": ("float32",),
     "precision.reduce": ("float32",),
     "precision.loss_scale": ("none",),
-    "comms.transport": ("auto", "shm"),
     "comms.algorithm": ("auto", "direct"),
     "comms.compression": ("none",),
     "comms.overlap": ("auto",),
     "pipeline.schedule": ("1f1b",),
     "pipeline.split": ("auto",),
-    "data.workers": (1,),
     "compile.cache_dir": ("",),
     "compile.optimization_level": (2,),
 }

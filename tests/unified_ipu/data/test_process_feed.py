@@ -63,7 +63,7 @@ def count_micro_batches(loader):
 
 
 def worker_of(loader):
-    return loader._feed._process._process.pid
+    return loader._feed._processes[0]._process.pid
 
 
 def is_running(pid):
@@ -333,7 +333,7 @@ loader = Loader(
 )
 calls = iter(loader)
 next(calls)
-print(loader._feed._process._process.pid, flush=True)
+print(loader._feed._processes[0]._process.pid, flush=True)
 time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as rank:

@@ -16,9 +16,11 @@ from unified_ipu.checkpoint import (
     ProgramEntry,
     StoredTensor,
     TensorEntry,
+    folder,
     has_checkpoints,
     open_checkpoint,
     publish,
+    saved as module,
     write_checkpoint,
 )
 from unified_ipu.errors import CheckpointError
@@ -138,6 +140,64 @@ except OSError as error:
     )
     assert done.stdout == "File too large\n", done.stderr
     assert content(tmp_path) == ["latest", "step-00000001"]
+
+
+class Killed(BaseException):
+    """Stands for a process that ends there, without any cleaning up."""
+
+
+class Countdown:
+    """Kills before the call of that number; 0 never does."""
+
+    def __init__(self, monkeypatch):
+        self.left = 0
+        monkeypatch.setattr(folder.shutil, "rmtree", lambda *_, **__: None)
+        for owner, name in (
+            *[(folder, "write_text"), (folder, "sync_folder"), (Path, "rename"), (Path, "mkdir")],
+            *[(module, "write_text"), (module, "sync_folder"), (module, "write_tensors")],
+        ):
+            monkeypatch.setattr(owner, name, self.counted(getattr(owner, name)))
+
+    def counted(self, original):
+        def wrapper(*args, **kwargs):
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return wrapper
+
+
+def step_after_kill(run, countdown, number, earlier):
+    """Save, be killed before call ``number`` of the next saving, and give the step that is left."""
+    countdown.left = 0
+    for step in range(1, earlier + 1):
+        saved(run, step, keep=2)
+    countdown.left = number
+    with pytest.raises(Killed):
+        saved(run, earlier + 1, keep=2)
+    countdown.left = 0
+    if not has_checkpoints(run):
+        return 0
+    one = open_checkpoint(run)
+    assert one.tensors("weights.safetensors")["w"].array[0] == float(one.manifest.step)
+    return one.manifest.step
+
+
+@pytest.mark.parametrize("earlier", [0, 1, 3])
+def test_a_run_killed_before_any_step_of_writing_leaves_a_whole_checkpoint_or_the_one_before(
+    tmp_path, monkeypatch, earlier
+):
+    countdown, left = Countdown(monkeypatch), []
+    for number in range(1, 12):
+        run = tmp_path / str(number)
+        left.append(step_after_kill(run, countdown, number, earlier))
+        saved(run, earlier + 2, keep=2)
+        assert open_checkpoint(run).manifest.step == earlier + 2
+    assert left == [earlier] * left.count(earlier) + [earlier + 1] * left.count(earlier + 1)
+    assert min(left.count(earlier), left.count(earlier + 1)) > 0
+    countdown.left = 12  # there is no twelfth step
+    saved(tmp_path / "12", 1)
 
 
 def test_what_a_killed_run_was_writing_is_not_looked_at_and_goes_with_the_next(tmp_path):

@@ -8,6 +8,7 @@ from unified_ipu.data.certificate import Certificate as Certificate
 from unified_ipu.data.dataset_source import dataset as dataset
 from unified_ipu.data.loader import Loader as Loader
 from unified_ipu.data.order import Order as Order
+from unified_ipu.data.padding import pad as pad
 from unified_ipu.data.pipeline_source import (
     PipelineSource as PipelineSource,
     StreamSource as StreamSource,
@@ -28,6 +29,7 @@ __all__ = [
     "arrays",
     "as_source",
     "dataset",
+    "pad",
     "stream",
     "tensorflow",
 ]

@@ -146,7 +146,7 @@ class Fit:
             self._left -= ran
         self._since_evaluation += ran
         if isinstance(self._every, int) and self._since_evaluation >= self._every:
-            self._since_evaluation -= self._every
+            self._since_evaluation %= self._every
             self._evaluate()
             self._is_due = True
             if not self._is_at_end():  # then it is saved once the epoch is summed up

@@ -47,7 +47,8 @@ def peer(size: int) -> Tuple[float, float, float]:
     """The same of one of two ranks, and the KiB that its list of indices takes."""
     from torch.utils.data.distributed import DistributedSampler
 
-    sampler: Any = DistributedSampler(range(size), num_replicas=2, rank=0, seed=1)
+    dataset: Any = range(size)
+    sampler: Any = DistributedSampler(dataset, num_replicas=2, rank=0, seed=1)
     sampler.set_epoch(2)
     wall, cpu = time.perf_counter(), time.process_time()
     indices = iter(sampler)

@@ -46,15 +46,20 @@ class RankLog(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Stamp the record if it is this session's."""
-        # Ranks may be threads of one process: each stamps its own records, and the last one those
-        # of threads that belong to nobody.
-        is_ours = record.thread == self._thread
-        if is_ours or not hasattr(record, "rank"):
-            record.rank, record.world_size = self._rank, self._world_size
-            record.update = self._update()
-        if record.levelno >= logging.WARNING and is_ours and not _has_others(record.name):
+        if not self._owns(record):
+            return False
+        record.rank, record.world_size = self._rank, self._world_size
+        record.update = self._update()
+        if record.levelno >= logging.WARNING and not _has_others(record.name):
             sys.stderr.write(self._line(record))
         return True
+
+    def _owns(self, record: logging.LogRecord) -> bool:
+        # Ranks may be threads of one process: each owns its own records, and the first one those
+        # of threads that belong to nobody.
+        others = [handler for handler in LOGGER.handlers if isinstance(handler, RankLog)]
+        owners = [handler for handler in others if handler._thread == record.thread]  # noqa: SLF001 - of its own class
+        return (owners or others or [None])[0] is self  # none: just closed by another thread
 
     def _line(self, record: logging.LogRecord) -> str:
         where = f"rank {self._rank}, update {self._update()}"

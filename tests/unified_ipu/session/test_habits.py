@@ -158,6 +158,24 @@ def test_without_any_handler_warnings_go_to_stderr_with_their_rank(
     ]
 
 
+def test_a_warning_of_a_background_thread_is_written_once(
+    on_ranks, capsys, library_log, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+    def body(session: ui.Session) -> Any:
+        session.communicator().barrier()  # both sessions are open now
+        if session.rank == 1:
+            thread = threading.Thread(target=library_log.warning, args=("a peer is late",))
+            thread.start()
+            thread.join()
+        session.communicator().barrier()
+
+    on_ranks(2, body)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("update 0: a peer is late")
+
+
 def test_a_closed_session_leaves_the_loggers_as_they_were(on_ranks):
     root, ours = logging.getLogger(), logging.getLogger("unified_ipu")
     before = (list(root.handlers), root.level, list(ours.handlers), ours.level)

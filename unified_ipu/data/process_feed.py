@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple, Union
 
+from unified_ipu.adapter import Copies, CopyReason
 from unified_ipu.comms import Communicator
 from unified_ipu.data.dataset_source import DatasetSource, FunctionDataset
 from unified_ipu.data.feed import Delivery
@@ -185,7 +186,7 @@ class ProcessFeed:
             reader = RingReader(
                 channel,
                 name=self._name,
-                on_copy=lambda: counters.add("batches_copied"),
+                on_copy=partial(Copies(counters).add, CopyReason.KEPT),
                 explain_end=explain_end,
             )
             self._readers.append(reader)

@@ -29,7 +29,7 @@ class RingReader:
     Args:
         channel: To the data process.
         name: Of the loader.
-        on_copy: Called for each batch that had to be copied.
+        on_copy: Called with the bytes of each batch that had to be copied.
         explain_end: Says how the data process ended, for the error.
     """
 
@@ -38,7 +38,7 @@ class RingReader:
         channel: Channel,
         *,
         name: str = "loader",
-        on_copy: Callable[[], None],
+        on_copy: Callable[[int], None],
         explain_end: Callable[[], str],
     ) -> None:
         self._channel = channel
@@ -128,7 +128,7 @@ class RingReader:
         base = arena.slot(batch.slot, layout.num_bytes)
         if returns.is_last:
             base = _private(base)
-            self._on_copy()
+            self._on_copy(base.nbytes)
             returns.give_back(batch.slot)
         else:
             returns.watch(base, batch.slot)

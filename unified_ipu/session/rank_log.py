@@ -59,7 +59,8 @@ class RankLog(logging.Handler):
         # of threads that belong to nobody.
         others = [handler for handler in LOGGER.handlers if isinstance(handler, RankLog)]
         owners = [handler for handler in others if handler._thread == record.thread]  # noqa: SLF001 - of its own class
-        return (owners or others or [None])[0] is self  # none: just closed by another thread
+        candidates = owners or others  # none if another thread has just closed the session
+        return bool(candidates) and candidates[0] is self
 
     def _line(self, record: logging.LogRecord) -> str:
         where = f"rank {self._rank}, update {self._update()}"

@@ -81,7 +81,7 @@ class Loader:
         _check_micro_batch_size(micro_batch_size, batch, train=train)
         self._is_stream = isinstance(self._source, StreamSource)
         self.size: Optional[int] = None
-        """Samples of an epoch; of a stream None until an epoch has ended."""
+        """Samples of an epoch; of a stream those of the one that ended last, None during one."""
         if isinstance(self._source, DataLoaderSource):
             self._source.check(batch, train=train, micro_batch_size=micro_batch_size)
         if not isinstance(self._source, StreamSource):
@@ -126,8 +126,8 @@ class Loader:
         """
         if self.size is None:
             raise TypeError(
-                f"{self.name}: a stream has no length before its first epoch has ended; count "
-                "calls, or use a source with a size"
+                f"{self.name}: a stream has no length before its epoch has ended; count calls, or "
+                "use a source with a size"
             )
         if self.train:
             return self._batch.num_calls(self.size)
@@ -359,6 +359,7 @@ class Loader:
             if self._is_stream:
                 # At a position that was the end of an epoch, this must show again.
                 first = self.position // self._batch.global_batch_size
+                self.size = None
                 self._feed.begin(epoch, first)
                 self._windows = Windows(self._schedule, [self._replica], first)
                 self._cursor = Cursor((), self.position, epoch)

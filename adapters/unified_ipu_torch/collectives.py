@@ -20,7 +20,7 @@ runs every micro-batch on every rank, empty ones where a rank has no rows.
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any, Callable, List, Tuple, TypeVar, cast
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -28,9 +28,20 @@ from torch.autograd.function import once_differentiable
 from unified_ipu.comms import Communicator
 from unified_ipu.errors import CollectiveError
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 _LINEAR = ("sum", "mean")
+_disable: Callable[[Any], Any] = (
+    torch.compiler.disable if hasattr(torch, "compiler") else torch._dynamo.disable  # noqa: SLF001 torch 2.0
+)
 
 
+def outside_graphs(function: Function) -> Function:
+    """Keep ``torch.compile`` from tracing into the transport; it breaks the graph there."""
+    return cast("Function", _disable(function))
+
+
+@outside_graphs
 def all_reduce(
     tensor: torch.Tensor, communicator: Communicator, *, op: str = "sum"
 ) -> torch.Tensor:
@@ -53,6 +64,7 @@ def all_reduce(
     return result
 
 
+@outside_graphs
 def broadcast(tensor: torch.Tensor, communicator: Communicator, *, root: int = 0) -> torch.Tensor:
     """Return the root's tensor on every rank.
 
@@ -71,6 +83,7 @@ def broadcast(tensor: torch.Tensor, communicator: Communicator, *, root: int = 0
     return result
 
 
+@outside_graphs
 def all_gather(tensor: torch.Tensor, communicator: Communicator) -> Tuple[torch.Tensor, ...]:
     """Return every rank's tensor, in rank order.
 

@@ -137,6 +137,22 @@ def _check_native(
         )
 
 
+def follow_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Move state that lies where its parameter was before the model moved to its device.
+
+    Counters and other tensors of another shape stay where torch put them.
+    """
+    for parameter, state in optimizer.state.items():
+        for slot, value in state.items():
+            if (
+                isinstance(value, torch.Tensor)
+                and value.shape == parameter.shape
+                and value.ndim
+                and value.device != parameter.device
+            ):
+                state[slot] = value.to(parameter.device)
+
+
 def check_parameters(parameters: Mapping[str, torch.nn.Parameter]) -> None:
     """Refuse parameters that cannot be trained as they are.
 

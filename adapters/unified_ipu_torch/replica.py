@@ -47,6 +47,7 @@ from unified_ipu_torch.optimizers import (
     build_optimizer,
     check_parameters,
     check_schedule,
+    follow_parameters,
     scaled_rates,
 )
 from unified_ipu_torch.random_numbers import key_generators, keyed_generators
@@ -74,6 +75,8 @@ class TorchReplica:
         self._objective = build_objective(job, device)
         parameters = {plain_name(name): p for name, p in self._model.named_parameters()}
         self._optimizer = build_optimizer(job.optimizer, parameters, job.trainable)
+        if self._optimizer is not None:
+            follow_parameters(self._optimizer)
         check_schedule(job.schedule, self._optimizer, was_given=self._optimizer is job.optimizer)
         self._schedule = job.schedule
         trained = self._choose_trained(parameters)

@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from unified_ipu.comms import Communicator
 from unified_ipu.errors import ConfigError, DataError
-from unified_ipu_torch.collectives import from_host, to_host
+from unified_ipu_torch.collectives import from_host, outside_graphs, to_host
 
 
 class _Link:
@@ -97,21 +97,25 @@ class SyncBatchNorm(_BatchNorm):
         communicator = self._link.communicator
         if not self.training or (communicator is not None and communicator.size == 1):
             return super().forward(input)
+        return self._normalised(input, communicator)
+
+    @outside_graphs
+    def _normalised(self, rows: torch.Tensor, communicator: Optional[Communicator]) -> torch.Tensor:
         if communicator is None:
             raise ConfigError(
                 "this SyncBatchNorm came from a copy in a file and has no communicator; call "
                 "convert_sync_batch_norm(model, session.communicator()) again"
             )
-        self._check_input_dim(input)
-        count, mean, variance = _statistics(input.detach(), communicator)
+        self._check_input_dim(rows)
+        count, mean, variance = _statistics(rows.detach(), communicator)
         if count <= 1:
             raise DataError(
                 "batch norm in training needs more than one value a channel over all replicas, "
-                f"got {count} of shape {list(input.shape)}; raise batch.global_batch_size"
+                f"got {count} of shape {list(rows.shape)}; raise batch.global_batch_size"
             )
         self._move(count, mean, variance)
         result: torch.Tensor = _Normalise.apply(  # type: ignore[no-untyped-call]
-            input,
+            rows,
             self.weight,
             self.bias,
             mean,

@@ -7,7 +7,7 @@ from torch import nn
 
 from unified_ipu.adapter import Job, MicroBatch, optim
 from unified_ipu.errors import ConfigError
-from unified_ipu_torch.optimizers import choose_trainable
+from unified_ipu_torch.optimizers import choose_trainable, follow_parameters
 
 X = np.random.default_rng(0).standard_normal((8, 3))
 Y = np.random.default_rng(1).standard_normal((8, 2))
@@ -207,3 +207,17 @@ def test_schedulers_that_cannot_be_stepped_are_refused(build):
     for used, schedule, message in cases:
         with pytest.raises(ConfigError, match=message):
             build(model, optimizer=used, loss=nn.MSELoss(), schedule=schedule)
+
+
+def test_state_follows_a_parameter_that_moved():
+    parameter = nn.Parameter(torch.ones(2, 3, device="meta"))  # stands in for a GPU
+    optimizer = torch.optim.Adam([parameter], 0.1)
+    slots = {"exp_avg": torch.ones(2, 3), "exp_avg_sq": torch.ones(2, 3)}
+    optimizer.state[parameter] = {"step": torch.tensor(1.0), **slots}
+    follow_parameters(optimizer)
+    state = optimizer.state[parameter]
+    assert {slot: value.device.type for slot, value in state.items()} == {
+        "step": "cpu",
+        "exp_avg": "meta",
+        "exp_avg_sq": "meta",
+    }

@@ -246,3 +246,31 @@ def test_l1_5_training_equals_batch_norm_over_the_rows_of_all_replicas(
         assert held == pytest.approx(evaluated, rel=1e-12)
         for name, value in tensors.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-11, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo looks at .grad
+@pytest.mark.parametrize("way", ["compiled", "reentrant", "not reentrant"])
+def test_compiled_and_checkpointed_layers_have_the_same_gradients(way):
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.from_numpy(np.random.default_rng(2).standard_normal((4, 2, 4, 4)))
+    whole, *ours = [layers() for _ in range(3)]
+    (whole(x) ** 2).sum().backward()
+
+    def run(world, communicator):
+        model = convert_sync_batch_norm(ours[world.rank], communicator)
+        mine = (x[:3] if world.rank == 0 else x[3:]).clone().requires_grad_(True)
+        if way == "compiled":
+            outputs = torch.compile(model, backend="eager")(mine)
+        else:
+            outputs = checkpoint(model, mine, use_reentrant=way == "reentrant")
+        (outputs**2).sum().backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    try:
+        for parameter, parts in zip(whole.parameters(), zip(*run_ranks(2, run))):
+            torch.testing.assert_close(
+                sum(parts), parameter.grad, rtol=1e-10, atol=1e-12, check_dtype=True
+            )
+    finally:
+        torch.compiler.reset()

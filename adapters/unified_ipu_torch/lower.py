@@ -61,7 +61,7 @@ def lower(plan: Plan, target: str) -> Lowering:
     Returns:
         The settings, and what cannot be done.
 
-    Source: ours; ``test_lower.py`` walks all fields.
+    Source: ours; ``test_adapter.py`` walks all fields.
     """
     if target not in {"cpu", "cuda"}:
         change = 'set target = "cpu" or "cuda"'

@@ -173,7 +173,7 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Args:
         shuffle: Whether training goes through the samples in a new order every epoch.
-        isolate: Whether pipelines run in a process of their own.
+        isolate: Whether pipelines run in a process of their own; "auto": all but dataset objects.
         workers: Data processes a host, for each source that runs in them; map-style datasets are
             read in the rank's own process unless there are 2 or more.
         python: Interpreter of the data process; empty: the same.

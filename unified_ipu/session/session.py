@@ -311,7 +311,8 @@ class Session:
         """Deal the samples of a source to the replicas; collective.
 
         Args:
-            source: From ``ui.data``, or numpy arrays, or a map dataset.
+            source: From ``ui.data``, or numpy arrays, a map dataset, a torch ``DataLoader`` or a
+                ``tf.data.Dataset``, which every rank then reads in its own process.
             train: Whether it is shuffled and dealt by updates; otherwise for evaluation.
             micro_batch_size: Most rows of a micro-batch in evaluation; None takes the plan's.
             collate: ``list of samples -> batch`` for map datasets.

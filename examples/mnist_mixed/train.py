@@ -3,6 +3,7 @@
 unified-ipu run examples/mnist_mixed/train.py            one process a replica, here
 torchrun --nproc-per-node 2 examples/mnist_mixed/train.py
 python examples/mnist_mixed/train.py                     one replica
+... train.py --checkpoint run --resume                   again after a crash: goes on from run/
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small network on 4000 MNIST digits.")
     parser.add_argument("--dropout", type=float, default=0.25)
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--checkpoint", metavar="DIR", help="write a checkpoint after each epoch")
+    parser.add_argument("--resume", action="store_true", help="go on from the latest of DIR")
     parser.add_argument("--plan", help="a plan instead of plan.toml beside this script")
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="a setting of the plan")
     return parser.parse_args()
@@ -49,6 +52,8 @@ def main() -> None:
             epochs=arguments.epochs,
             validation=test,
             metrics={"accuracy": ui.metrics.accuracy},
+            checkpoint=arguments.checkpoint,
+            resume="auto" if arguments.resume else None,
         )
         session.print(f"test accuracy {summary.validation['accuracy']:.4f}")
 

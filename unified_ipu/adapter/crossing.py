@@ -85,10 +85,10 @@ class CountsCopies(Protocol):
 
 
 def owner_of(tensor: Any) -> Optional[Bridge]:
-    """The bridge of the framework that ``tensor`` belongs to, or None if no adapter knows it.
+    """The bridge of the framework that ``tensor`` belongs to, or None if no adapter has one.
 
     Raises:
-        AdapterLoadError: If the adapter is there but has no bridge.
+        AdapterLoadError: If there is one that cannot be imported.
     """
     kind: Any = type(tensor)
     return _bridge_of_type(kind)
@@ -102,10 +102,12 @@ def _bridge_of_type(kind: type) -> Optional[Bridge]:
         name = parent.__module__.partition(".")[0]
         if name not in points:
             continue
-        package = points[name].value.partition(":")[0]
+        module = f"{points[name].value.partition(':')[0]}.bridge"
         try:
-            return cast("Bridge", importlib.import_module(f"{package}.bridge"))
+            return cast("Bridge", importlib.import_module(module))
         except ImportError as error:
+            if error.name == module:
+                return None
             raise AdapterLoadError(
                 name, f"tensors of {kind.__qualname__} cannot cross: {error}"
             ) from error

@@ -141,6 +141,8 @@ class Summary:
 
 def _certificates(epochs: Sequence[EpochSummary]) -> str:
     texts = [str(epoch.certificate) for epoch in epochs]
+    if not texts:
+        return "nothing was left to train"
     if len(set(texts)) == 1:
         return f"in each epoch {texts[0]}"
     return "; ".join(f"epoch {epoch.epoch + 1}: {text}" for epoch, text in zip(epochs, texts))

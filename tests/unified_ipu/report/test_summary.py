@@ -5,42 +5,54 @@ import pytest
 from unified_ipu.report import EpochSummary, Summary
 
 
-def summary_of(*, updates=4, skipped=1, **counts):
-    epoch = EpochSummary(
-        epoch=0,
-        epochs=1,
-        samples=20,
-        updates=updates,
-        skipped=skipped,
-        loss=0.5,
-        metrics={},
-        certificate="20 of 20 samples, each once",
-        validation={},
-        seconds=2.0,
-    )
-    return Summary(
-        epochs=(epoch,),
-        num_replicas=2,
-        target="cpu",
-        seconds=2.0,
-        phases={"compute": 1.5, "other": 0.5},
-        counts=counts,
+def epoch(number, certificate, **rest):
+    values = {"samples": 10, "updates": 3, "skipped": 0, "loss": 0.5, "metrics": {}, "seconds": 1.0}
+    return EpochSummary(
+        epoch=number, epochs=2, certificate=certificate, validation={}, **{**values, **rest}
     )
 
 
-def line(summary, name):
-    (found,) = [text for text in str(summary).splitlines() if text.split("  ")[0] == name]
-    return found[len(name) :].strip()
+def summary(*epochs, **rest):
+    values = {"num_replicas": 2, "target": "cpu", "seconds": 4.0, "counts": {}}
+    phases = {"compute": 3.0, "data": 1.0}
+    return Summary(epochs=epochs, **{**values, "phases": phases, **rest})
 
 
-def test_bytes_copied_are_told_by_update_and_copies_by_reason():
-    summary = summary_of(bytes_copied=1000, copied_because_read_only=3)
-    assert summary.copied_per_update == 200
-    assert line(summary, "copied") == "200 bytes an update"
-    assert line(summary, "copied because read only") == "3"
-    assert "bytes copied" not in str(summary)
+def lines(text):
+    """Split the printed table into names and values."""
+    return {line[:12].split()[0]: line.split(None, 1)[1] for line in str(text).splitlines()}
 
 
-@pytest.mark.parametrize("summary", [summary_of(), summary_of(updates=0, skipped=0)])
-def test_no_copy_is_said_too(summary):
-    assert line(summary, "copied") == "0 bytes an update"
+def test_equal_certificates_are_printed_once_and_others_by_epoch():
+    same = summary(epoch(0, "10 of 10"), epoch(1, "10 of 10"))
+    assert lines(same)["samples"] == "20; in each epoch 10 of 10"
+    other = summary(epoch(0, "10 of 10"), epoch(1, "4 of 10", samples=4))
+    assert lines(other)["samples"] == "14; epoch 1: 10 of 10; epoch 2: 4 of 10"
+
+
+def test_a_run_that_was_finished_says_so():
+    assert lines(summary())["samples"] == "0; nothing was left to train"
+    assert lines(summary())["trained"] == "0 epochs on 2 replicas, target cpu"
+
+
+def test_the_shares_of_the_time_add_up_to_one():
+    found = summary(phases={"compute": 3.0, "data": 1.0, "writing": 4.0}).shares()
+    assert found == {"data": 0.125, "compute": 0.375, "writing": 0.5}
+    assert lines(summary())["where"] == "data 25%, compute 75%"
+
+
+@pytest.mark.parametrize(("stopped", "is_there"), [("", False), ("no time left", True)])
+def test_the_reason_of_an_early_end_is_printed(stopped, is_there):
+    assert lines(summary(stopped=stopped)).get("stopped") == (stopped if is_there else None)
+
+
+def test_an_epochs_line_holds_what_happened_in_it():
+    text = str(epoch(1, "10 of 10", skipped=2, metrics={"hits": 0.25}))
+    assert text == "epoch 2/2: loss 0.5000, hits 0.2500, 2 updates skipped, 10 of 10, 1.0 s"
+
+
+def test_a_log_of_an_epoch_has_none_where_a_number_is_not_finite():
+    values = epoch(0, "10 of 10", loss=float("nan"), metrics={"hits": float("inf")}).to_dict()
+    assert values["loss"] is None
+    assert values["metrics"] == {"hits": None}
+    assert values["certificate"] == "10 of 10"

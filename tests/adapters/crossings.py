@@ -9,6 +9,7 @@ import gc
 import json
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, Dict, Optional
 
 import numpy as np
@@ -207,6 +208,25 @@ def check_memory_outlives_its_first_owner():
     assert (float(there.sum()), float(tf.reduce_sum(back))) == (3.0 * 65536, 4.0 * 65536)
     assert array.sum() == 5.0 * 65536
     del churn
+
+
+def resident_bytes():
+    with Path("/proc/self/statm").open(encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def check_no_memory_is_lost_in_many_rounds_nor_by_capsules_that_nobody_takes():
+    def rounds(count):
+        for _ in range(count):
+            back = to_tf(to_torch(tf.zeros([1 << 20]), is_fresh=True), is_fresh=True)
+            to_tf(to_torch(back))
+            for bridge, leaf in ((tf_bridge, back), (torch_bridge, torch.zeros(1 << 20))):
+                bridge.export(leaf, path="", is_fresh=True, copies=Copies())
+
+    rounds(20)
+    before = resident_bytes()
+    rounds(100)  # 4 MiB each time: 400 MiB and more if one of them stayed
+    assert resident_bytes() - before < 100 << 20
 
 
 def check_a_constant_is_not_changed_by_what_torch_does():

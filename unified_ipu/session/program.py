@@ -56,6 +56,11 @@ class Program:
         return self._session
 
     @property
+    def can_train(self) -> bool:
+        """Whether a step would change something; otherwise it only evaluates."""
+        return self._can_train
+
+    @property
     def executor(self) -> Executor:
         """What drives the model."""
         self._check_open()

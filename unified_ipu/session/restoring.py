@@ -162,18 +162,27 @@ def _load_programs(
 ) -> Optional[str]:
     for name, program in named.programs.items():
         entry = manifest.programs[name]
-        try:
-            program.executor.load_scalars(entry.scalars)
-        except ConfigError as error:
-            return f"program {name!r}: {error}"
-        program.executor.forget_slots()
-        tied = {spec.name for spec in program.executor.tensors() if spec.tied_to is not None}
-        program.executor.write({n: v for n, v in values[name].items() if n not in tied})
+        problem = _load_training(program, entry) if program.can_train else None
+        if problem is not None:
+            return f"program {name!r}: {problem}"
+        left_out = {spec.name for spec in program.executor.tensors() if spec.tied_to is not None}
+        if not program.can_train:  # it only evaluates, so the optimizer's part is not for it
+            left_out |= {tensor.name for tensor in entry.tensors if tensor.role == "slot"}
+        program.executor.write({n: v for n, v in values[name].items() if n not in left_out})
         program.update = entry.update
         program.updates_happened = entry.updates_happened
-        lost = _lost_slots(program.executor.tensors(), entry)
+        lost = _lost_slots(program.executor.tensors(), entry) if program.can_train else []
         if lost:
             return f"program {name!r}: the optimizer did not take over {lost[:_SHOWN]}"
+    return None
+
+
+def _load_training(program: Program, entry: ProgramEntry) -> Optional[str]:
+    try:
+        program.executor.load_scalars(entry.scalars)
+    except ConfigError as error:
+        return str(error)
+    program.executor.forget_slots()
     return None
 
 

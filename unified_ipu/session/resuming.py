@@ -10,7 +10,7 @@ from unified_ipu.data import Loader
 from unified_ipu.errors import ConfigError
 from unified_ipu.report import Callback
 from unified_ipu.session.restoring import restore
-from unified_ipu.session.saving import save
+from unified_ipu.session.saving import raise_together, save
 
 if TYPE_CHECKING:
     from unified_ipu.session.program import Program
@@ -55,6 +55,19 @@ class Checkpointing:
         self._folder = None if folder is None else Path(folder)
         self._resume = Path(resume) if is_path else resume
         self._saved_update: Optional[int] = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the folder now: that it cannot be made must not come out after an epoch."""
+        communicator, problem = self._program.communicator, None
+        if self._folder is None:
+            return
+        if communicator.rank == 0:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                problem = str(error)
+        raise_together(communicator, problem, f"checkpoint={str(self._folder)!r} cannot be made")
 
     def start(self) -> Notes:
         """Go on from the checkpoint that was asked for, if there is one; its notes, or nothing."""

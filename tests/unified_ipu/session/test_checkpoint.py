@@ -57,6 +57,21 @@ def test_the_weights_open_without_us(tmp_path):
     assert float(slots["0.weight/step"]) == 1.0
 
 
+def test_a_program_that_only_evaluates_takes_the_weights_and_nothing_else(tmp_path):
+    def body(session: ui.Session) -> Any:
+        program = compiled(session)
+        program.step((X[:2], Y[:2]))
+        program.save(tmp_path)
+        other = compiled(session, optimizer=None)
+        other.restore(tmp_path)
+        test = session.loader((X, Y), train=False)
+        assert other.evaluate(test) == program.evaluate(test)
+        assert all(spec.role != "slot" for spec in other.executor.tensors())
+        return equal(other.weights(), program.weights())
+
+    assert run(2, body) == [True, True]
+
+
 def test_slots_made_after_the_checkpoint_are_gone_after_restoring_it(tmp_path):
     def body(session: ui.Session) -> Any:
         program = compiled(session)

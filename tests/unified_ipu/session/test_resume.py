@@ -124,6 +124,18 @@ def test_a_fit_without_resume_does_not_touch_the_checkpoints_of_an_earlier_run(t
     assert 'go on from them with resume="auto"' in refused(again, ui.ConfigError)
 
 
+def test_a_folder_that_cannot_be_made_is_an_error_before_training(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    def body(session: ui.Session) -> Any:
+        program = compiled(session)
+        with pytest.raises(ui.CheckpointError, match="cannot be made; rank 0"):
+            program.fit(session.loader((X, Y)), checkpoint=tmp_path / "file" / "run")
+        return program.update
+
+    assert run(2, body) == [0, 0]
+
+
 def test_epochs_count_from_the_beginning_of_the_resumed_run(tmp_path):
     def body(session: ui.Session, epochs: int = 2) -> Any:
         test = session.loader((X, Y), train=False)

@@ -69,7 +69,8 @@ def is_local(source: Union[PipelineSource, StreamSource], settings: DataSettings
         True for dataset objects, and for everything with ``isolate = "never"``.
 
     Raises:
-        ConfigError: If a dataset object should run in another process.
+        ConfigError: If a dataset object should run in another process, or if there are settings of
+            a process that there is none of.
     """
     if isinstance(source, LiveSource) and settings.isolate == "always":
         raise ConfigError(
@@ -77,4 +78,12 @@ def is_local(source: Union[PipelineSource, StreamSource], settings: DataSettings
             'run in another; pass ui.data.stream("module:function") with a function that makes it, '
             'or set data.isolate = "auto"'
         )
-    return isinstance(source, LiveSource) or settings.isolate == "never"
+    if settings.isolate != "never":
+        return isinstance(source, LiveSource)
+    if settings.workers > 1 or settings.python:
+        raise ConfigError(
+            f'data.isolate = "never" with data.workers = {settings.workers}, data.python = '
+            f"{settings.python!r}: without a data process there is nothing to set there; leave "
+            'them out, or set data.isolate = "auto"'
+        )
+    return True

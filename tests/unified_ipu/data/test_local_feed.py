@@ -174,6 +174,13 @@ def test_an_object_of_a_framework_is_read_where_it_is(make_loader):
         make_loader(alone(), source, BatchPlan(4, 4), settings=DataSettings(isolate="always"))
 
 
+@pytest.mark.parametrize("changes", [{"workers": 2}, {"python": "python3"}])
+def test_settings_of_a_process_that_is_not_there_are_refused(make_loader, changes):
+    settings = DataSettings(isolate="never", **changes)
+    with pytest.raises(ConfigError, match="without a data process there is nothing to set"):
+        make_loader(alone(), pipeline("train"), BatchPlan(8, 4), settings=settings)
+
+
 def test_a_dataset_of_an_unknown_framework_is_refused(make_loader):
     class Dataset:
         element_spec = None

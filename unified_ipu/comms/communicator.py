@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ContextManager, List, Optional, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ContextManager, List, Optional, Protocol, runtime_checkable
 
 import numpy as np
 
+from unified_ipu.comms.reduction import GradientReducer
 from unified_ipu.comms.signature import Signature
+
+if TYPE_CHECKING:
+    from unified_ipu.comms.kernels import Kernels
+    from unified_ipu.plan import BucketPlan
 
 
 @runtime_checkable
@@ -35,7 +40,7 @@ class Communicator(Protocol):
         ...
 
     def all_reduce(self, array: Any, *, op: str = "sum", out: Any = None, name: str = "") -> Any:
-        """Reduce over ranks, in rank order: op is sum, max, min or mean (floats only)."""
+        """Reduce over ranks: op is sum, max, min or mean (floats only)."""
         ...
 
     def reduce_scatter(
@@ -86,7 +91,16 @@ class Communicator(Protocol):
         ...
 
     def allocate_shared(self, nbytes: int, name: str) -> List[np.ndarray]:
-        """Zeroed ``[nbytes]`` uint8 regions, one a rank, the same memory on all ranks."""
+        """Zeroed ``[nbytes]`` uint8 regions, one a rank, the same memory on all ranks.
+
+        Refused on all ranks where they share none.
+        """
+        ...
+
+    def reducer(
+        self, bucket_plan: BucketPlan, header_size: int, kernels: Optional[Kernels] = None
+    ) -> GradientReducer:
+        """What sums gradients over these ranks, in shared memory where there is any."""
         ...
 
     def phase(self, name: str) -> ContextManager[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import Callable, List, Optional, Protocol, Tuple
 
 import numpy as np
 
@@ -40,3 +40,28 @@ class Reduction:
     squared_norm: float = 0.0
     clipped: bool = False
     non_finite: Optional[NonFinite] = None
+
+
+class GradientReducer(Protocol):
+    """Gradients of one rank in flat buckets, and their sum over all ranks."""
+
+    gradients: List[np.ndarray]
+
+    @property
+    def header(self) -> np.ndarray:
+        """This rank's header for the next reduction, ``[header_size]`` float64, zeroed."""
+        ...
+
+    def reduce(
+        self,
+        *,
+        contributes: bool,
+        divide: Callable[[np.ndarray], Optional[float]],
+        clip_norm: Optional[float] = None,
+    ) -> Reduction:
+        """Sum gradients and headers over ranks, divide and clip; collective."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the buffers."""
+        ...

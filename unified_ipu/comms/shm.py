@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, ContextManager, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, Optional
 
 import numpy as np
 
@@ -12,9 +11,15 @@ from unified_ipu.comms.board import KIND_LOST, KIND_MISMATCH
 from unified_ipu.comms.group import Group
 from unified_ipu.comms.lanes import Lanes
 from unified_ipu.comms.mailbox import MAILBOX_BYTES, Mailbox
+from unified_ipu.comms.members import find_members
+from unified_ipu.comms.reducer import Reducer
 from unified_ipu.comms.segment import PAGE_BYTES, Segment, round_up
 from unified_ipu.comms.signature import Signature, build_signature
 from unified_ipu.errors import CollectiveError
+
+if TYPE_CHECKING:
+    from unified_ipu.comms.kernels import Kernels
+    from unified_ipu.plan import BucketPlan
 
 
 class ShmCommunicator:
@@ -104,7 +109,7 @@ class ShmCommunicator:
     def split(self, color: Any, key: Optional[int] = None) -> Optional[ShmCommunicator]:
         """A communicator of the ranks with the same color, ordered by (key, rank)."""
         asked = values.all_gather_value(self._group, [color, key], "split")
-        mine = _members(asked, self.rank)
+        mine = find_members(asked, self.rank)
         members = [self._group.members[peer] for peer in mine]
         nbytes = Lanes.num_bytes(len(members))
         created = None
@@ -147,6 +152,12 @@ class ShmCommunicator:
         if segment is None:
             raise CollectiveError(f"no shared memory for {name!r}")
         return [segment.array[each * peer : each * peer + nbytes] for peer in range(self.size)]
+
+    def reducer(
+        self, bucket_plan: BucketPlan, header_size: int, kernels: Optional[Kernels] = None
+    ) -> Reducer:
+        """What sums gradients over these ranks."""
+        return Reducer(self, bucket_plan, header_size, kernels)
 
     def phase(self, name: str) -> ContextManager[None]:
         """Announce that this rank may be late for a good reason."""
@@ -225,16 +236,3 @@ class ShmCommunicator:
                 f"rank {peer} is not another rank of this group of {self.size}; "
                 f"this is rank {self.rank}"
             )
-
-
-def _members(asked: List[Any], rank: int) -> List[int]:
-    color = asked[rank][0]
-    if color is None:
-        return []
-    same = [peer for peer, (other, _) in enumerate(asked) if _text(other) == _text(color)]
-    keys = {peer: peer if asked[peer][1] is None else asked[peer][1] for peer in same}
-    return sorted(same, key=lambda peer: (keys[peer], peer))
-
-
-def _text(color: Any) -> str:
-    return json.dumps(color, sort_keys=True)

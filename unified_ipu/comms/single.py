@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional
 
 import numpy as np
 
 from unified_ipu.comms.arrays import Flat, check_operation, combine, to_flat, to_target
+from unified_ipu.comms.reducer import Reducer
 from unified_ipu.comms.signature import Signature, build_signature
 from unified_ipu.comms.staged import check_root
 from unified_ipu.comms.values import encode
 from unified_ipu.errors import CollectiveError, PeerLostError
+
+if TYPE_CHECKING:
+    from unified_ipu.comms.kernels import Kernels
+    from unified_ipu.plan import BucketPlan
 
 _LINE_BYTES = 64
 
@@ -94,6 +99,12 @@ class SingleCommunicator:
         room = np.zeros(nbytes + _LINE_BYTES, np.uint8)
         first = -int(room.__array_interface__["data"][0]) % _LINE_BYTES
         return [room[first : first + nbytes]]
+
+    def reducer(
+        self, bucket_plan: BucketPlan, header_size: int, kernels: Optional[Kernels] = None
+    ) -> Reducer:
+        """What sums gradients over these ranks."""
+        return Reducer(self, bucket_plan, header_size, kernels)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:  # noqa: ARG002  # the interface

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from unified_ipu.adapter import Replica, Tally, TensorSpec, Update
-from unified_ipu.comms import Communicator, NonFinite, Reducer
+from unified_ipu.comms import Communicator, GradientReducer, NonFinite
 from unified_ipu.engine.header import HeaderLayout, metrics_fit
 from unified_ipu.engine.rules import UpdateRules
 from unified_ipu.events import PhaseClock
@@ -141,7 +141,7 @@ class _ReducedPath(_Shared):
 
     def __init__(
         self,
-        reducer: Reducer,
+        reducer: GradientReducer,
         header: HeaderLayout,
         rules: UpdateRules,
         *,
@@ -216,6 +216,6 @@ def reduced_path(
 ) -> GradientPath:
     """Lay out the buckets, allocate them in the transport's memory and bind the replica."""
     layout = plan_buckets(trained, rules.bucket_bytes)
-    reducer = Reducer(communicator, layout, header.size)
+    reducer = communicator.reducer(layout, header.size)
     replica.bind(layout.slots, reducer.gradients)
     return _ReducedPath(reducer, header, rules, communicator=communicator, clock=clock)

@@ -11,7 +11,14 @@ from typing import List, Optional, Sequence, Tuple, Union
 
 from unified_ipu.errors import ConfigError, PlanError
 from unified_ipu.plan import Plan, check_built, merge_plan, resolve_mesh
-from unified_ipu.world import Mesh, Place, World, current_environment, read_world
+from unified_ipu.world import (
+    Mesh,
+    Place,
+    World,
+    current_environment,
+    read_world,
+    unread_launcher,
+)
 
 logger = logging.getLogger("unified_ipu.session")
 
@@ -54,6 +61,9 @@ def join_plan(
     folder = _script_folder(arguments)
     if world is None:
         world = read_world(current_environment())
+        warning = unread_launcher(current_environment()) if world.launcher == "none" else ""
+        if warning:
+            logger.warning("%s", warning)
     if world.launcher == "unified-ipu":
         plan_path, settings = world.handover.plan, list(world.handover.settings)
     else:

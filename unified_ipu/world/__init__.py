@@ -10,6 +10,7 @@ from unified_ipu.world.environment import (
     read_world as read_world,
     world_variables as world_variables,
 )
+from unified_ipu.world.launchers import unread_launcher as unread_launcher
 from unified_ipu.world.mesh import Mesh as Mesh
 from unified_ipu.world.place import Place as Place
 
@@ -20,6 +21,7 @@ __all__ = [
     "World",
     "current_environment",
     "read_world",
+    "unread_launcher",
     "usable_cores",
     "world_variables",
 ]

@@ -9,6 +9,8 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from unified_ipu.errors import ConfigError
 from unified_ipu.world.ancestor import launcher_token
+from unified_ipu.world.launchers import LAUNCHERS, Launcher
+from unified_ipu.world.slurm import first_host, step_port, tasks_per_node
 
 HANDOVER_VARIABLE = "UNIFIED_IPU_HANDOVER"
 
@@ -61,9 +63,12 @@ class World:
         world_size: Number of processes.
         local_world_size: Number of processes on this host.
         node_rank: Index of this host.
-        launcher: Who started us: ``"none"``, ``"unified-ipu"``, ``"torchrun"`` or ``"openmpi"``.
+        launcher: Who started us: ``"none"``, ``"unified-ipu"``, ``"torchrun"``, ``"openmpi"``,
+            ``"poprun"`` or ``"slurm"``.
         job: Unique to this run and restart and the same on all of its ranks; empty for one process.
         handover: What our launcher was told on its command line.
+        address: ``host:port`` where ranks of several hosts meet; ``""`` where nothing tells it.
+        is_address_served: Whether the launcher itself listens there; otherwise rank 0 has to.
 
     Raises:
         ConfigError: If the numbers contradict each other.
@@ -77,6 +82,8 @@ class World:
     launcher: str = "none"
     job: str = ""
     handover: Handover = field(default_factory=Handover)
+    address: str = ""
+    is_address_served: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -101,58 +108,6 @@ class World:
             )
 
 
-@dataclass(frozen=True)
-class _Names:
-    """The variables of one launcher."""
-
-    launcher: str
-    rank: str
-    world_size: str
-    local_rank: str
-    local_world_size: str
-    node_rank: str
-    job: Tuple[str, ...]
-
-
-_LAUNCHERS = (
-    _Names(
-        launcher="unified-ipu",
-        rank="UNIFIED_IPU_RANK",
-        world_size="UNIFIED_IPU_WORLD_SIZE",
-        local_rank="UNIFIED_IPU_LOCAL_RANK",
-        local_world_size="UNIFIED_IPU_LOCAL_WORLD_SIZE",
-        node_rank="",
-        job=("UNIFIED_IPU_JOB",),
-    ),
-    _Names(
-        # Source: "Environment Variables" of the torchrun documentation, torch 2.13.
-        launcher="torchrun",
-        rank="RANK",
-        world_size="WORLD_SIZE",
-        local_rank="LOCAL_RANK",
-        local_world_size="LOCAL_WORLD_SIZE",
-        node_rank="GROUP_RANK",
-        job=(
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            "TORCHELASTIC_RUN_ID",
-            "TORCHELASTIC_RESTART_COUNT",
-        ),
-    ),
-    _Names(
-        # Source: mpirun(1) of Open MPI 4.1 and 5.0, section "Environment variables"; the
-        # namespace is PMIx's name of the job.
-        launcher="openmpi",
-        rank="OMPI_COMM_WORLD_RANK",
-        world_size="OMPI_COMM_WORLD_SIZE",
-        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
-        local_world_size="OMPI_COMM_WORLD_LOCAL_SIZE",
-        node_rank="",
-        job=("PMIX_NAMESPACE",),
-    ),
-)
-
-
 def current_environment() -> Mapping[str, str]:
     """The environment of this process; everything else takes a mapping."""
     return os.environ
@@ -173,7 +128,7 @@ def read_world(environ: Mapping[str, str]) -> World:
     handover = Handover()
     if environ.get(HANDOVER_VARIABLE):
         handover = Handover.from_json(environ[HANDOVER_VARIABLE])
-    for names in _LAUNCHERS:
+    for names in LAUNCHERS:
         if _is_started_by(names, environ):
             return _read(names, environ, handover)
     return World(handover=handover)
@@ -195,7 +150,9 @@ def world_variables(world: World) -> Dict[str, str]:
     }
 
 
-def _is_started_by(names: _Names, environ: Mapping[str, str]) -> bool:
+def _is_started_by(names: Launcher, environ: Mapping[str, str]) -> bool:
+    if names.marker and names.marker not in environ:
+        return False
     has_rank, has_size = names.rank in environ, names.world_size in environ
     if has_rank and has_size:
         return True
@@ -212,41 +169,66 @@ def _is_started_by(names: _Names, environ: Mapping[str, str]) -> bool:
     return False
 
 
-def _read(names: _Names, environ: Mapping[str, str], handover: Handover) -> World:
+def _read(names: Launcher, environ: Mapping[str, str], handover: Handover) -> World:
     rank = _integer(names.rank, environ)
     size = _integer(names.world_size, environ)
     # Started by hand with RANK and WORLD_SIZE only: one host.
     local_rank = _integer(names.local_rank, environ, rank)
-    local_size = _integer(names.local_world_size, environ, size)
+    local_size = _local_world_size(names, environ, size)
     if local_size == size and local_rank != rank:
         raise ConfigError(
             f"{names.local_rank}={local_rank} contradicts {names.rank}={rank}: all {size} ranks "
             "are on this host, so they must be equal; fix them, or set "
             f"{names.local_world_size} if there are more hosts"
         )
+    job = _job(names, environ, is_one_host=local_size == size) if size > 1 else ""
     return World(
         rank=rank,
         local_rank=local_rank,
         world_size=size,
         local_world_size=local_size,
         node_rank=_integer(names.node_rank, environ, 0),
-        launcher=names.launcher,
-        job=_job(names, environ, is_one_host=local_size == size) if size > 1 else "",
+        launcher=names.name,
+        job=job,
         handover=handover,
+        address=_address(names, environ, job, is_one_host=local_size == size) if job else "",
+        is_address_served=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        and names.name == "torchrun",
     )
 
 
-def _job(names: _Names, environ: Mapping[str, str], *, is_one_host: bool) -> str:
+def _local_world_size(names: Launcher, environ: Mapping[str, str], size: int) -> int:
+    if names.name == "slurm" and environ.get("SLURM_STEP_TASKS_PER_NODE"):
+        counts = tasks_per_node(environ["SLURM_STEP_TASKS_PER_NODE"])
+        node = _integer(names.node_rank, environ, 0)
+        return counts[node] if node < len(counts) else size
+    return _integer(names.local_world_size, environ, size)
+
+
+def _address(names: Launcher, environ: Mapping[str, str], job: str, *, is_one_host: bool) -> str:
+    """Where ranks of several hosts meet; what other launchers left behind is not read."""
+    if names.name == "unified-ipu" or (is_one_host and names.name != "torchrun"):
+        return ""
+    host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+    if host and port:
+        return f"{host}:{_integer('MASTER_PORT', environ)}"
+    if names.name == "slurm":
+        host = first_host(environ.get("SLURM_STEP_NODELIST", ""))
+        return f"{host}:{step_port(job)}" if host else ""
+    return ""
+
+
+def _job(names: Launcher, environ: Mapping[str, str], *, is_one_host: bool) -> str:
     parts: List[str] = [environ[name] for name in names.job if environ.get(name)]
     if not parts:
         raise ConfigError(
             f"{names.rank} and {names.world_size} are set but none of {', '.join(names.job)}: "
             "nothing tells this run from another; set one of them to the same value on all ranks"
         )
-    if names.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" in environ and is_one_host:
+    if names.name == "torchrun" and "TORCHELASTIC_RUN_ID" in environ and is_one_host:
         # Two runs one after the other may share address, port and run id ("none").
         parts.append(launcher_token("TORCHELASTIC_RUN_ID"))
-    return "-".join(part for part in [names.launcher, *parts] if part)
+    return "-".join(part for part in [names.name, *parts] if part)
 
 
 def _integer(name: str, environ: Mapping[str, str], default: Optional[int] = None) -> int:

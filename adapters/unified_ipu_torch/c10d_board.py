@@ -1,0 +1,195 @@
+"""What ranks tell one another beside the data: keys in torch's key-value store."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Type
+
+from unified_ipu.comms import has_ended
+from unified_ipu.errors import CollectiveError, CollectiveTimeoutError, PeerLostError
+
+_ERRORS: Dict[str, Type[CollectiveError]] = {
+    "lost": PeerLostError,
+    "timeout": CollectiveTimeoutError,
+    "mismatch": CollectiveError,
+}
+_ABORT = "abort"
+_LINGER_SECONDS = 5.0
+_PAUSE_SECONDS = 0.02
+
+
+class Board:
+    """The store as one rank of a world sees it; shared by all groups made from it.
+
+    Args:
+        store: With a prefix of its own for this world.
+        rank: Of this process.
+        size: Number of ranks.
+        serves: Whether the store ends with this process, as others need it until they left.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, *, serves: bool) -> None:
+        self.store = store
+        self.rank = rank
+        self.size = size
+        self._serves = serves
+        self.gave_up = False
+        self._hosts: List[str] = []
+        self._pids: List[int] = []
+
+    def join(self) -> None:
+        """Say that this rank is here."""
+        with _translated():
+            self.store.set(f"here/{self.rank}", json.dumps([_host(), os.getpid()]))
+
+    def has_joined(self, rank: int) -> bool:
+        """Whether a rank is here."""
+        return self._has(f"here/{rank}")
+
+    def learn(self) -> None:
+        """Read who is where; all are here."""
+        entries = [json.loads(self._get(f"here/{rank}")) for rank in range(self.size)]
+        self._hosts = [entry[0] for entry in entries]
+        self._pids = [entry[1] for entry in entries]
+
+    @property
+    def is_one_host(self) -> bool:
+        """Whether all ranks run on the same one."""
+        return len(set(self._hosts)) == 1
+
+    def is_dead(self, rank: int) -> bool:
+        """Whether a rank's process is known to have ended: only seen on this host."""
+        is_near = bool(self._hosts) and self._hosts[rank] == self._hosts[self.rank]
+        # Ranks of one process are threads, and end with it.
+        return is_near and self._pids[rank] != os.getpid() and has_ended(self._pids[rank])
+
+    def describe(self, rank: int) -> str:
+        """Where a rank runs."""
+        return f"process {self._pids[rank]}" if self._pids else "its process"
+
+    def abort(self, kind: str, text: str) -> None:
+        """Give the job up; only the first call of all ranks counts."""
+        self.gave_up = True
+        with _translated():
+            self.store.compare_set(_ABORT, "", json.dumps([kind, text]))
+
+    def check(self) -> None:
+        """Raise if anyone has given up.
+
+        Raises:
+            CollectiveError: The same on all ranks.
+        """
+        if self._has(_ABORT):
+            self.gave_up = True
+            kind, text = json.loads(self._get(_ABORT))
+            raise _ERRORS[kind](text)
+
+    def arrive(self, group: str, number: int) -> None:
+        """Say that this rank waits in collective ``number`` of a group."""
+        with _translated():
+            self.store.set(f"at/{group}/{self.rank}", str(number))
+
+    def arrived(self, group: str, rank: int) -> int:
+        """The last collective of a group that a rank was seen waiting in, 0 for none."""
+        key = f"at/{group}/{rank}"
+        return int(self._get(key)) if self._has(key) else 0
+
+    def announce(self, phase: Optional[str]) -> None:
+        """Announce a phase in which nobody waits for this rank in vain, or its end."""
+        with _translated():
+            self.store.set(f"phase/{self.rank}", phase or "")
+
+    def phase(self, rank: int) -> Optional[str]:
+        """The phase a rank has announced and not left yet."""
+        key = f"phase/{rank}"
+        return (self._get(key) or None) if self._has(key) else None
+
+    def has_left(self, rank: int, group: str) -> bool:
+        """Whether a rank has closed this group's communicator."""
+        return self._has(f"left/{group}/{rank}")
+
+    def leave(self, group: str) -> None:
+        """Say that this rank is done with a group."""
+        try:
+            self.store.set(f"left/{group}/{self.rank}", "1")
+        except RuntimeError:
+            return  # the store is gone, and with it who could want to know
+
+    def linger(self, group: str) -> None:
+        """Keep the store alive until the others have left, a few seconds at most."""
+        deadline = time.monotonic() + (_LINGER_SECONDS if self._serves else 0.0)
+        waiting = [rank for rank in range(self.size) if rank != self.rank]
+        while waiting and time.monotonic() < deadline:
+            waiting = [
+                rank
+                for rank in waiting
+                if not self.has_left(rank, group) and not self.is_dead(rank)
+            ]
+            if waiting:
+                time.sleep(_PAUSE_SECONDS)
+
+    def await_key(self, key: str, seconds: float) -> bool:
+        """Wait for a key; whether it came."""
+        try:
+            self.store.wait([key], timedelta(seconds=seconds))
+        except RuntimeError:
+            return self._has(key)
+        return True
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store bytes."""
+        with _translated():
+            self.store.set(key, data)
+
+    def pull(self, key: str) -> bytes:
+        """Take bytes that are there out of the store."""
+        with _translated():
+            data: bytes = self.store.get(key)
+            self.store.delete_key(key)
+            return data
+
+    def _has(self, key: str) -> bool:
+        with _translated():
+            return bool(self.store.check([key]))
+
+    def _get(self, key: str) -> str:
+        with _translated():
+            text: str = self.store.get(key).decode("utf-8", "replace")
+            return text
+
+
+def missing_ranks(board: Board, ranks: Sequence[int]) -> List[int]:
+    """Those that have not joined yet."""
+    return [rank for rank in ranks if not board.has_joined(rank)]
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn errors of the store into ours.
+
+    Raises:
+        PeerLostError: If the process that holds the store cannot be reached any more.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLostError(
+            "the process that holds the key-value store (rank 0, or torchrun's agent) cannot be "
+            f"reached: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _host() -> str:
+    """What ranks that see each other's processes and loopback have in common."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
+    except OSError:  # not Linux
+        return socket.gethostname()
+    return " ".join([boot, *spaces])

@@ -160,11 +160,17 @@ def check_parameters(parameters: Mapping[str, torch.nn.Parameter]) -> None:
         parameters: The trained ones by name.
 
     Raises:
-        ConfigError: If one has half precision or no memory.
+        ConfigError: If one is complex, has half precision or no memory.
     """
     for name, parameter in parameters.items():
         if parameter.device.type == "meta":
             raise ConfigError(f"parameter {name!r} is on the meta device; give it memory first")
+        if not parameter.is_floating_point():
+            raise ConfigError(
+                f"parameter {name!r} has dtype {parameter.dtype}; gradients are reduced as real "
+                "numbers: keep real and imaginary part in one real parameter, and use "
+                "torch.view_as_complex in forward"
+            )
         if parameter.dtype in _HALF:
             raise ConfigError(
                 f"parameter {name!r} has dtype {parameter.dtype}; keep parameters in float32, they "

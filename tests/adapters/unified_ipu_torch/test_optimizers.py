@@ -188,6 +188,12 @@ def test_half_precision_parameters_are_refused(build, dtype):
         build(linear().to(dtype), optimizer=optim.SGD(0.1), loss=nn.MSELoss())
 
 
+def test_complex_parameters_are_refused(build):
+    model = nn.ParameterDict({"w": nn.Parameter(torch.ones(2, dtype=torch.complex64))})
+    with pytest.raises(ConfigError, match=r"'w' has dtype torch\.complex64; .*view_as_complex"):
+        build(model, optimizer=torch.optim.SGD(model.parameters(), 0.1), loss=nn.MSELoss())
+
+
 def test_lazy_parameters_are_refused(build):
     with pytest.raises(ConfigError, match="lazy"):
         build(nn.LazyLinear(3), optimizer=optim.SGD(0.1), loss=nn.MSELoss())

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from unified_ipu import Session, data
 from unified_ipu.adapter import Job, Place
-from unified_ipu.errors import ConfigError, DataError
+from unified_ipu.errors import ConfigError, DataError, PeerLostError
 from unified_ipu.plan import Plan
 from unified_ipu.testing.threads import RanksFailedError, run_ranks
 from unified_ipu_torch import SyncBatchNorm, convert_sync_batch_norm
@@ -274,3 +275,60 @@ def test_compiled_and_checkpointed_layers_have_the_same_gradients(way):
             )
     finally:
         torch.compiler.reset()
+
+
+def test_l1_5_a_rank_that_passes_no_batch_takes_part():
+    x, y = (torch.from_numpy(array) for array in samples(2))
+    twins = [network() for _ in range(2)]
+
+    def run(world, communicator):
+        plan = Plan().replace(
+            mesh={"data": 2}, batch={"global_batch_size": 4, "micro_batch_size": 2}
+        )
+        with Session(plan, world=world, communicator=communicator, argv=[]) as session:
+            model = convert_sync_batch_norm(twins[world.rank], session.communicator())
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            program = session.compile(model, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+            records = [program.step([(x, y)] if world.rank else []) for _ in range(2)]
+            return program.weights(), [record.samples for record in records]
+
+    plain = network()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(plain(x), y).backward()
+        optimizer.step()
+    for found, counts in run_ranks(2, run):
+        assert counts == [2, 2]
+        for name, tensor in plain.state_dict().items():
+            np.testing.assert_allclose(found[name], tensor, rtol=1e-11, atol=1e-13, err_msg=name)
+
+
+def test_an_error_on_one_rank_inside_a_round_ends_the_others():
+    class Fails(nn.Module):
+        def __init__(self, rank):
+            super().__init__()
+            self.rank = rank
+
+        def forward(self, x):
+            if self.rank == 1:
+                raise ValueError("no more")
+            return x
+
+    x, y = samples(8)
+    models = [nn.Sequential(Fails(rank), network()) for rank in range(2)]
+
+    def run(world, communicator):
+        plan = Plan().replace(
+            mesh={"data": 2}, batch={"global_batch_size": 4, "micro_batch_size": 2}
+        )
+        with Session(plan, world=world, communicator=communicator, argv=[]) as session:
+            model = convert_sync_batch_norm(models[world.rank], session.communicator())
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            program = session.compile(model, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+            program.fit(session.loader(data.arrays(x, y)))
+
+    with pytest.raises(RanksFailedError) as caught:
+        run_ranks(2, run)
+    assert isinstance(caught.value.errors[0], PeerLostError)
+    assert "no more" in str(caught.value.errors[0])

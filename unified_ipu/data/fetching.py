@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
-from unified_ipu.data.dataset_source import Collate, DatasetSource
 from unified_ipu.data.messages import Message
-from unified_ipu.data.mixing import sample_seeds
 from unified_ipu.data.producer import Chunk
 from unified_ipu.data.ring_writer import RingWriter
+from unified_ipu.data.sample_randomness import SeededFetching
 from unified_ipu.data.schedule import Portion, Schedule
 from unified_ipu.errors import DataError
 
 
 class FetchPass:
     """Fetches the micro-batches of one data process, of those that share a dataset.
-
-    The libraries that samples draw random numbers from are seeded before each sample, so what is
-    drawn depends on (seed, epoch, sample) only: not on the worker, nor on the world.
 
     Args:
         number: Counts the passes.
@@ -30,8 +24,7 @@ class FetchPass:
         schedule: Who gets what.
         replicas: Those of this host.
         share: Which of how many processes this is.
-        samples: The dataset.
-        collate: Turns a list of samples into a batch; None stacks their leaves.
+        samples: What makes them.
     """
 
     def __init__(
@@ -43,13 +36,12 @@ class FetchPass:
         schedule: Schedule,
         replicas: Tuple[int, ...],
         share: Tuple[int, int],
-        samples: Any,
-        collate: Optional[Collate],
+        samples: SeededFetching,
     ) -> None:
         self.number = number
         self.epoch = epoch
         self.start_update = start_update
-        self._source = DatasetSource(Seeded(samples, schedule.seed, epoch), collate)
+        self._samples = samples
         self._portions = schedule.share(schedule.portions(epoch, replicas, start_update), share)
         self.portion: Optional[Portion] = next(self._portions, None)
         self._fetched: Optional[Chunk] = None
@@ -90,38 +82,11 @@ class FetchPass:
         return f"at positions {self.portion.span.start} to {self.portion.span.stop}"
 
     def _fetch(self, portion: Portion) -> Chunk:
-        return Chunk.of(portion.row_ids, self._source.fetch(portion.row_ids))
+        return Chunk.of(portion.row_ids, self._samples.fetch(portion.row_ids, self.epoch))
 
     def _go_on(self) -> None:
         self._fetched = None
         self.portion = next(self._portions, None)
-
-
-class Seeded:
-    """A map-style dataset that seeds Python's, numpy's and torch's generators for each sample.
-
-    Args:
-        samples: The dataset.
-        seed: The plan's.
-        epoch: Of the loader.
-    """
-
-    def __init__(self, samples: Any, seed: int, epoch: int) -> None:
-        self._samples = samples
-        self._seed = seed
-        self._epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, index: int) -> Any:
-        words = sample_seeds(self._seed, self._epoch, np.array([index])).view(np.uint32)[0]
-        random.seed(words.tobytes())
-        np.random.seed(words)
-        torch: Any = sys.modules.get("torch")  # the user's; nothing is imported here
-        if torch is not None:
-            torch.manual_seed(int.from_bytes(words.tobytes()[:8], "little"))
-        return self._samples[index]
 
 
 def check_size(samples: Any, size: int) -> None:

@@ -24,6 +24,7 @@ from unified_ipu.data.frameworks import load_source, take_process
 from unified_ipu.data.messages import Channel, Kind, Message
 from unified_ipu.data.producer import Producer
 from unified_ipu.data.ring_writer import RingWriter
+from unified_ipu.data.sample_randomness import SeededFetching
 from unified_ipu.data.schedule import Schedule
 from unified_ipu.data.server import Server, failure_text
 from unified_ipu.data.stream_dealing import StreamPass
@@ -105,7 +106,7 @@ def build_opener(
         if config["function"]:
             samples = load_function(config["function"])()
             check_size(samples, schedule.size)
-        return partial(deal, samples=samples, collate=collate)
+        return partial(deal, samples=SeededFetching(samples, collate, seed=schedule.seed))
     producer = build_producer(config)
     deal = partial(Stream, schedule=schedule, replicas=replicas, share=config["share"])
     return partial(deal, producer=producer)

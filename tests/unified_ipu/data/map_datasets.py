@@ -29,6 +29,20 @@ class Squares:
         }
 
 
+class Counted:
+    """Draws for samples from 10 on, and counts."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        self.calls.append(index)
+        return random.random() if index >= 10 else 0.0
+
+
 class NeedsLock:
     """Holds what cannot be pickled."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 from tests.unified_ipu.data import map_datasets
 from unified_ipu.comms import connect
 from unified_ipu.data import dataset, tensorflow
-from unified_ipu.data.fetching import Seeded
+from unified_ipu.data.mixing import sample_seeds
 from unified_ipu.data.pipeline_source import PipelineSource
+from unified_ipu.data.sample_randomness import SeededFetching
 from unified_ipu.errors import ConfigError, DataError
 from unified_ipu.plan import BatchPlan, DataSettings
 
@@ -83,10 +85,31 @@ def test_l3_what_is_drawn_for_a_sample_depends_on_seed_epoch_and_sample_only(
 
     alone = run_ranks(1, lambda c: rank(c, 1, 4))[0]
     assert len(set(alone.values())) == 80
-    assert alone[1, 7] == tuple(Seeded(SQUARES, 3, 1)[7]["drawn"])
+    random.seed(int.from_bytes(words_of(3, 1, 7).tobytes()[:8], "little"))
+    np.random.seed(words_of(3, 1, 7))
+    assert alone[1, 7] == (random.random(), np.random.random())
     first, second = run_ranks(2, lambda c: rank(c, 2, 3))
     assert {**first, **second} == alone
     assert len(first) + len(second) == 80
+
+
+def words_of(seed, epoch, index):
+    return sample_seeds(seed, epoch, np.array([index])).view(np.uint32)[0]
+
+
+def test_samples_that_draw_nothing_are_not_seeded_and_those_that_do_are_made_once_more():
+    samples = map_datasets.Counted()
+    fetching = SeededFetching(samples, None, seed=3)
+    random.seed(1)
+    before = random.getstate()
+    assert fetching.fetch(np.array([0, 1]), 0).tolist() == [0, 0]
+    assert random.getstate() == before
+    assert fetching.fetch(np.array([2, 12]), 0)[0] == 0
+    assert samples.calls == [0, 1, 2, 12, 2, 12]
+    first = fetching.fetch(np.array([12, 13]), 0)
+    assert samples.calls[6:] == [12, 13]
+    assert fetching.fetch(np.array([13, 12]), 0).tolist() == first[::-1].tolist()
+    assert fetching.fetch(np.array([12, 13]), 1).tolist() != first.tolist()
 
 
 def test_the_dataset_may_be_made_by_a_function_in_each_process(start):

@@ -184,6 +184,8 @@ class Replica(Protocol):
     the ``scale`` of ``apply`` stand in for the reducer. After ``bind`` the gradients live in the
     reducer's buffers: ``begin_update`` sets them to 0, ``forward_backward`` adds to them.
 
+    ``notes``, if there are any, are sentences that ``compile`` logs on the first rank.
+
     A replica whose model holds collectives of its own has an attribute ``holds_collectives`` that
     is True. It gets as many micro-batches as every other rank, those of 0 rows included, and runs
     forward and backward in each, also where W is 0.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import tempfile
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -184,6 +185,27 @@ def check_a_run_goes_on_where_it_was():
         loader.seek(1, 4)
         assert trees(loader) == [[4, 5], [6, 7], [8, 9]]
         assert trees(loader)[0] == [0, 1]
+
+
+def check_a_fit_is_resumed_in_the_middle_of_an_epoch():
+    import torch
+
+    table = np.arange(40, dtype=np.float32).reshape(20, 2) / 40
+    plan = ui.Plan().replace(batch={"global_batch_size": 8, "micro_batch_size": 4})
+
+    def weights(folder, **options):
+        with ui.Session(plan, argv=["script.py"]) as session:
+            model = torch.nn.Linear(2, 1)
+            sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+            program = session.compile(model, loss=torch.nn.MSELoss(), optimizer=sgd)
+            dataset = Dataset.from_tensor_slices((table, table.sum(1, keepdims=True)))
+            program.fit(session.loader(dataset), epochs=3, checkpoint=folder, **options)
+            return {name: value.tolist() for name, value in program.weights().items()}
+
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as broken:
+        expected = weights(whole)
+        assert weights(broken, every=2, max_updates=4) != expected
+        assert weights(broken, resume="auto") == expected
 
 
 def check_batches_are_taken_apart():

@@ -31,14 +31,16 @@ from unified_ipu.errors import CollectiveError
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _LINEAR = ("sum", "mean")
-_disable: Callable[[Any], Any] = (
-    torch.compiler.disable if hasattr(torch, "compiler") else torch._dynamo.disable  # noqa: SLF001 torch 2.0
-)
 
 
 def outside_graphs(function: Function) -> Function:
     """Keep ``torch.compile`` from tracing into the transport; it breaks the graph there."""
-    return cast("Function", _disable(function))
+    disable: Any
+    if hasattr(torch, "compiler"):
+        disable = torch.compiler.disable
+    else:
+        from torch._dynamo import disable  # torch 2.0
+    return cast("Function", disable(function))
 
 
 @outside_graphs

@@ -36,7 +36,12 @@ class FileEntry(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ProgramEntry(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One program; its tensors lie in the files ``weights`` and ``slots``."""
+    """One program; its tensors lie in the files ``weights`` and ``slots``.
+
+    Where ranks had buffers of their own, the file ``ranks`` has those of each, by
+    ``<rank>/<buffer>``, and ``trained`` says which of them ever had samples; ``weights`` has what
+    they are together.
+    """
 
     adapter: str
     update: int
@@ -45,6 +50,8 @@ class ProgramEntry(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True
     scalars: Dict[str, Any]
     weights: str
     slots: str
+    ranks: Optional[str] = None
+    trained: List[bool] = []
 
 
 class LoaderEntry(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):

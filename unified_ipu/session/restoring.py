@@ -12,6 +12,7 @@ from unified_ipu.adapter import TensorSpec
 from unified_ipu.checkpoint import Manifest, ProgramEntry, Saved, TensorEntry, open_checkpoint
 from unified_ipu.comms import Communicator
 from unified_ipu.errors import CheckpointError, ConfigError
+from unified_ipu.session.own_buffers import load_own
 from unified_ipu.session.program import Program
 from unified_ipu.session.saving import Named, raise_together, sorted_out, tensors_of
 
@@ -55,8 +56,19 @@ def restore(
         text = "; ".join(found) or None
         raise_together(communicator, text, f"the checkpoint {path} does not fit")
         values = _read(communicator, saved, manifest, named, path)
+        own_buffers = {
+            name: _own_buffers(communicator, saved, manifest.programs[name])
+            for name in named.programs
+        }
         problem = _load_programs(named, manifest, values)
         raise_together(communicator, problem, f"the checkpoint {path} does not fit")
+        for name, own in own_buffers.items():
+            if own:
+                load_own(
+                    named.programs[name].executor,
+                    own,
+                    has_trained=manifest.programs[name].trained[communicator.rank],
+                )
         for name, loader in named.loaders.items():
             loader.load_state(manifest.loaders[name].state)
     return path, manifest
@@ -133,6 +145,7 @@ def _read(
     if saved is not None:
         try:
             values = {name: _own_values(saved, manifest.programs[name]) for name in named.programs}
+            _check_ranks(saved, named, manifest)
         except (OSError, CheckpointError) as error:
             problem = str(error)
     raise_together(communicator, problem, f"the checkpoint {path} is damaged")
@@ -146,6 +159,27 @@ def _read(
     return values
 
 
+def _own_buffers(
+    communicator: Communicator, saved: Optional[Saved], entry: ProgramEntry
+) -> Tensors:
+    """This rank's own buffers, if the checkpoint is of a world of this size; collective."""
+    if entry.ranks is None or len(entry.trained) != communicator.size:
+        return {}
+    stored = {} if saved is None else saved.tensors(entry.ranks)
+    forms = {tensor.name: tensor for tensor in entry.tensors}
+    own: Tensors = {}
+    for key in communicator.broadcast_value(sorted(stored)):
+        rank, _, name = key.partition("/")
+        value = np.empty(forms[name].shape, _host_dtype(forms[name].dtype))
+        if saved is not None:
+            value = np.array(stored[key].array, order="C")
+        flat = value.reshape(-1).view(np.uint8)
+        communicator.broadcast(flat, root=0, out=flat, name=key)
+        if int(rank) == communicator.rank:
+            own[name] = value
+    return own
+
+
 def _own_values(saved: Saved, entry: ProgramEntry) -> Tensors:
     stored = {**saved.tensors(entry.weights), **saved.tensors(entry.slots)}
     values: Tensors = {}
@@ -155,6 +189,13 @@ def _own_values(saved: Saved, entry: ProgramEntry) -> Tensors:
             raise CheckpointError(f"tensor {tensor.name!r} is not in its file as the manifest says")
         values[tensor.name] = np.array(one.array, order="C")  # aligned and writable
     return values
+
+
+def _check_ranks(saved: Saved, named: Named, manifest: Manifest) -> None:
+    for name in named.programs:
+        file = manifest.programs[name].ranks
+        if file is not None:
+            saved.tensors(file)
 
 
 def _load_programs(

@@ -22,6 +22,7 @@ from unified_ipu.checkpoint import (
 from unified_ipu.comms import Communicator
 from unified_ipu.data import Loader
 from unified_ipu.errors import CheckpointError, ConfigError, ContractError, UnifiedIpuError
+from unified_ipu.session.own_buffers import Buffers
 from unified_ipu.session.program import Program
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ class Named:
     loaders: Mapping[str, Loader]
 
     def files(self, name: str) -> List[str]:
-        """Names of the files of one program's weights and slots."""
+        """Names of the files of one program's weights, slots, and buffers of each rank."""
         # With one program `load_file(".../weights.safetensors")` gives what its model loads.
         prefix = f"{name}." if len(self.programs) > 1 else ""
-        return [f"{prefix}weights.safetensors", f"{prefix}slots.safetensors"]
+        return [f"{prefix}{part}.safetensors" for part in ("weights", "slots", "ranks")]
 
 
 def sorted_out(what: Mapping[str, Any], verb: str) -> Named:
@@ -103,8 +104,10 @@ def save(
     communicator.barrier(name="session.save, which every rank must call")
     with communicator.phase("saving"):
         states = {name: loader.state() for name, loader in named.loaders.items()}
-        for program in named.programs.values():
-            program.synchronise_buffers()
+        buffers = {
+            name: Buffers(program.executor, communicator)
+            for name, program in named.programs.items()
+        }
         step = _step(session, named, states)
         _check_same(communicator, [str(folder), list(what), step])
         path, problem = "", None
@@ -113,12 +116,12 @@ def save(
                 step=step,
                 written_by=_version(),
                 plan=session.plan.to_dict(),
-                programs={name: _entry(named, name) for name in named.programs},
+                programs={name: _entry(named, name, buffers[name]) for name in named.programs},
                 loaders={name: LoaderEntry(state=state) for name, state in states.items()},
                 notes=None if notes is None else notes(),
             )
             if communicator.rank == 0:
-                path = str(_publish(Path(folder), manifest, named, keep))
+                path = str(_publish(Path(folder), manifest, named, buffers, keep))
         except (OSError, UnifiedIpuError) as error:
             problem = f"{type(error).__name__}: {error}"
         head = f"the checkpoint of step {step} was not written to {folder}"
@@ -145,7 +148,7 @@ def tensors_of(specs: Sequence[TensorSpec]) -> List[TensorEntry]:
     ]
 
 
-def _entry(named: Named, name: str) -> ProgramEntry:
+def _entry(named: Named, name: str, buffers: Buffers) -> ProgramEntry:
     program = named.programs[name]
     specs = program.executor.tensors()
     for spec in specs:
@@ -157,7 +160,7 @@ def _entry(named: Named, name: str) -> ProgramEntry:
         raise ContractError(
             program.adapter, f"scalars() is not made of JSON values: {error}"
         ) from error
-    weights, slots = named.files(name)
+    weights, slots, ranks = named.files(name)
     return ProgramEntry(
         adapter=program.adapter,
         update=program.update,
@@ -166,14 +169,26 @@ def _entry(named: Named, name: str) -> ProgramEntry:
         scalars=scalars,
         weights=weights,
         slots=slots,
+        ranks=ranks if buffers.of_ranks else None,
+        trained=buffers.trained if buffers.of_ranks else [],
     )
 
 
-def _publish(folder: Path, manifest: Manifest, named: Named, keep: int) -> Path:
+def _publish(
+    folder: Path, manifest: Manifest, named: Named, buffers: Mapping[str, Buffers], keep: int
+) -> Path:
     files: Dict[str, List[StoredTensor]] = {}
     for name, entry in manifest.programs.items():
         values = named.programs[name].executor.read([tensor.name for tensor in entry.tensors])
+        values.update(buffers[name].together)
         files[entry.weights], files[entry.slots] = [], []
+        dtypes = {tensor.name: tensor.dtype for tensor in entry.tensors}
+        if entry.ranks is not None:
+            files[entry.ranks] = [
+                StoredTensor(f"{rank}/{buffer}", dtypes[buffer], value)
+                for rank, own in enumerate(buffers[name].of_ranks)
+                for buffer, value in own.items()
+            ]
         for tensor in entry.tensors:
             file = files[entry.slots if tensor.role == "slot" else entry.weights]
             file.append(StoredTensor(tensor.name, tensor.dtype, values[tensor.name]))

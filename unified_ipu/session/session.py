@@ -376,8 +376,9 @@ class Session:
     def save(self, folder: Union[str, Path], *, keep: int = KEEP, **what: Any) -> Path:
         """Write a checkpoint of programs and train loaders; collective, between two calls.
 
-        Buffers are first made equal on all ranks, each by its rule. The checkpoint appears in
-        ``folder`` whole or not at all, and becomes its ``latest``.
+        Nothing in them changes. The file of weights has the buffers as all ranks together see
+        them, each by its rule; where ranks differ, their own are kept beside it. The checkpoint
+        appears in ``folder`` whole or not at all, and becomes its ``latest``.
 
         Args:
             folder: Of the run, relative to the working directory; made if needed.

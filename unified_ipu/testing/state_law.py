@@ -238,7 +238,10 @@ class StateLawSuite(AdapterSuite):
             assert np.array_equal(part["weights"]["weight"], whole["weights"]["weight"])
 
     @requires(Capability.BUFFERS)
-    def test_l3_1_running_statistics_come_back(self, ranks: Ranks, tmp_path: Any) -> None:
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_l3_1_running_statistics_come_back_to_each_rank(
+        self, ranks: Ranks, tmp_path: Any, size: int
+    ) -> None:
         run = Training(
             make("normalised"),
             optim.SGD(lr=0.1),
@@ -247,12 +250,13 @@ class StateLawSuite(AdapterSuite):
             epochs=2,
             plan=batch_plan(4, 2),
         )
-        (whole,) = ranks.run(fit_part, 1, run=run)
-        ranks.run(fit_part, 1, run=run, folder=str(tmp_path), until=1)
-        (part,) = ranks.run(fit_part, 1, run=run, folder=str(tmp_path))
-        assert float(whole["weights"]["mean"][0]) != 0.0
-        for name, value in whole["weights"].items():
-            assert part["weights"][name].tobytes() == value.tobytes(), name
+        whole = ranks.run(fit_part, size, run=run)[0]
+        ranks.run(fit_part, size, run=run, folder=str(tmp_path), until=1)
+        assert len(list(tmp_path.glob("step-*/ranks.safetensors"))) == size - 1
+        for part in ranks.run(fit_part, size, run=run, folder=str(tmp_path)):
+            assert float(part["weights"]["mean"][0]) != 0.0
+            for name, value in whole["weights"].items():
+                assert part["weights"][name].tobytes() == value.tobytes(), name
 
     @requires(Capability.SHARED_PARAMETERS)
     def test_l3_1_a_tied_parameter_stays_tied(self, ranks: Ranks, tmp_path: Any) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -151,7 +152,7 @@ class Countdown:
 
     def __init__(self, monkeypatch):
         self.left = 0
-        monkeypatch.setattr(folder.shutil, "rmtree", lambda *_, **__: None)
+        monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
         for owner, name in (
             *[(folder, "write_text"), (folder, "sync_folder"), (Path, "rename"), (Path, "mkdir")],
             *[(module, "write_text"), (module, "sync_folder"), (module, "write_tensors")],

@@ -12,14 +12,13 @@ from unified_ipu.data.adoption import as_source
 from unified_ipu.data.audit import Audit, check_agreement
 from unified_ipu.data.certificate import Certificate
 from unified_ipu.data.cursor import Cursor
-from unified_ipu.data.dataloader_source import DataLoaderFeed, DataLoaderSource
-from unified_ipu.data.dataset_source import Collate, DatasetSource
-from unified_ipu.data.feed import DirectFeed, Feed
-from unified_ipu.data.live_source import is_local
-from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
+from unified_ipu.data.dataloader_source import DataLoaderSource
+from unified_ipu.data.dataset_source import Collate
+from unified_ipu.data.feeds import open_feed
+from unified_ipu.data.frontier import Frontier
+from unified_ipu.data.pipeline_source import StreamSource
 from unified_ipu.data.position import cursor_of, delivered_state, differences, facts_of
 from unified_ipu.data.schedule import Portion, Schedule
-from unified_ipu.data.windows import Windows
 from unified_ipu.errors import ConfigError, DataError
 from unified_ipu.events import Counters, PhaseClock
 from unified_ipu.plan import BatchPlan, DataSettings
@@ -103,10 +102,20 @@ class Loader:
         )
         check_agreement(communicator, self._schedule, name=name, replica=replica)
         self._audit = Audit(communicator, self._schedule)
-        self._feed = self._open_feed(settings or DataSettings(), search_path)
+        self._feed = open_feed(
+            self._source,
+            self._schedule,
+            replica=replica,
+            communicator=communicator,
+            counters=self._counters,
+            settings=settings or DataSettings(),
+            search_path=search_path,
+            name=name,
+        )
+        self._frontier = Frontier(
+            self._schedule, replica, feed=self._feed, communicator=communicator, name=name
+        )
         self._cursor = Cursor()
-        self._windows: Optional[Windows] = None
-        self._first_update = 0
 
     @property
     def train(self) -> bool:
@@ -246,7 +255,9 @@ class Loader:
         cursor = self._begin(epoch)
         samples = self._reach(cursor, self.position)
         numbers = self._next_call(samples)
-        self._check_start(samples, numbers)
+        if not (self.position or numbers):
+            self._batch.check_samples(samples)
+        self._frontier.check_start(epoch, self.position, samples)
         while numbers:
             self._move_on(cursor, numbers.start)
             spans = [self._batch.update_span(number, samples) for number in numbers]
@@ -287,55 +298,9 @@ class Loader:
         first = self._update_at(self.position)
         return next(self._batch.calls(samples, first), range(0))
 
-    def _check_start(self, samples: int, numbers: range) -> None:
-        """Refuse an epoch without an update, and a position in the middle of one.
-
-        Raises:
-            ConfigError: If there is no update.
-            DataError: If the position was the end of the stream, and is no more.
-        """
-        if not self.position and not numbers:
-            self._batch.check_samples(samples)
-        if self.position % self._batch.global_batch_size and self.position != samples:
-            raise DataError(
-                f"{self.name}: epoch {self.epoch} of the stream was at its end after "
-                f"{self.position} samples, now it has {samples} or more; its function must give "
-                "the same samples for the same epoch"
-            )
-
     def _reach(self, cursor: Cursor, position: int) -> int:
-        """Samples of the epoch that are known: all, of a stream up to the end of a window.
-
-        For a stream this waits until the window that begins at ``position`` is there, and deals
-        it, alike on all ranks however much more is known on one of them.
-        """
-        windows = self._windows
-        if windows is None:
-            return cursor.samples
         with self._clock.phase("data"):
-            end = windows.end_after(position)
-            samples = min(end, self._feed.extent(end)[0])
-        self._agree(samples)
-        while windows.start < samples:
-            portions = windows.deal(min(samples, windows.start + windows.rows))
-            cursor.extend(p for p in portions if p.update >= self._first_update)
-        cursor.samples = max(cursor.samples, samples)
-        return samples
-
-    def _agree(self, samples: int) -> None:
-        """Hold the streams of several hosts in step; in evaluation the certificate does it.
-
-        Raises:
-            DataError: On every rank, if they are not.
-        """
-        if not (self.train and self._feed.is_spread):
-            return
-        everybody = self._communicator.all_gather_value(samples)
-        if min(everybody) != max(everybody):
-            raise DataError(
-                f"{self.name}: the stream has {everybody} samples on ranks 0 to "
-                f"{len(everybody) - 1}; its function must give the same samples on every host"
-            )
+            return self._frontier.reach(cursor, position)
 
     def _micro_batches_of(self, cursor: Cursor, update: int) -> Iterator[MicroBatch]:
         if update < cursor.floor:
@@ -355,20 +320,10 @@ class Loader:
 
     def _begin(self, epoch: int) -> Cursor:
         before, update = self._cursor, self._update_at(self.position)
+        if self._is_stream:
+            self.size = None
         with self._clock.phase("data"):
-            if self._is_stream:
-                # At a position that was the end of an epoch, this must show again.
-                first = self.position // self._batch.global_batch_size
-                self.size = None
-                self._feed.begin(epoch, first)
-                self._windows = Windows(self._schedule, [self._replica], first)
-                self._cursor = Cursor((), self.position, epoch)
-            else:
-                self._feed.begin(epoch, update)
-                portions = self._schedule.portions(epoch, [self._replica], update)
-                self._cursor = Cursor(portions, self.position, epoch)
-            self._cursor.samples = self._schedule.size
-        self._first_update = update
+            self._cursor = self._frontier.begin(epoch, self.position)
         if self.position and (before.epoch, before.end) == (epoch, self.position):
             before.skip_to(update)
             self._cursor.inherit(before)
@@ -395,45 +350,6 @@ class Loader:
     def _count(self, name: str, count: int) -> None:
         if count:
             self._counters.add(name, count)
-
-    def _open_feed(self, settings: DataSettings, search_path: Sequence[str]) -> Feed:
-        if isinstance(self._source, DataLoaderSource):
-            return DataLoaderFeed(self._source, self._communicator)
-        workers = max(1, settings.workers)
-        if isinstance(self._source, DatasetSource):
-            workers = self._source.num_workers(settings)
-        elif isinstance(self._source, StreamSource):
-            workers = 1
-        elif not isinstance(self._source, PipelineSource):
-            return DirectFeed(self._source)
-        if isinstance(self._source, DatasetSource):
-            if not workers:
-                return DirectFeed(self._source)
-        elif is_local(self._source, settings):
-            from unified_ipu.data.local_feed import LocalFeed
-
-            return LocalFeed(
-                self._source,
-                self._schedule,
-                replica=self._replica,
-                communicator=self._communicator,
-                counters=self._counters,
-                search_path=search_path,
-                name=self.name,
-            )
-        from unified_ipu.data.process_feed import ProcessFeed
-
-        return ProcessFeed(
-            self._source,
-            self._schedule,
-            num_workers=workers,
-            replica=self._replica,
-            communicator=self._communicator,
-            counters=self._counters,
-            settings=settings,
-            search_path=search_path,
-            name=self.name,
-        )
 
 
 def _check_micro_batch_size(given: Optional[int], batch: BatchPlan, *, train: bool) -> None:

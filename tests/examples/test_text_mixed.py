@@ -18,7 +18,8 @@ import pytest
 from safetensors.numpy import load_file
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "text_mixed"
-UPDATES = 30
+UPDATES = 24
+SECONDS = 240  # a start takes some ten seconds of two idle cores, which others may want too
 SMALL = ["--width", "32", "--blocks", "1", "--dropout", "0.1", "--updates", str(UPDATES)]
 
 
@@ -188,18 +189,23 @@ def start(folder, replicas):
 
 def finished(folder, replicas):
     """Run a training to its end, and return what it printed."""
-    status = start(folder, replicas).wait(timeout=100)
+    launcher = start(folder, replicas)
+    try:
+        status = launcher.wait(timeout=SECONDS)
+    finally:
+        launcher.kill()  # its ranks end with it
+        launcher.wait()
     printed = (folder / f"output-{replicas}.txt").read_text()
     assert status == 0, printed
     return printed
 
 
 def kill_rank_1_half_way(folder):
-    """Kill rank 1 of two without warning once some checkpoints are written."""
+    """Kill rank 1 of two without warning once a checkpoint is written."""
     launcher = start(folder, 2)
     try:
-        end = time.monotonic() + 100
-        while not (folder / "run" / "step-00000008").exists():
+        end = time.monotonic() + SECONDS
+        while not (folder / "run" / "step-00000004").exists():
             assert launcher.poll() is None, (folder / "output-2.txt").read_text()
             assert time.monotonic() < end
             time.sleep(0.02)
@@ -210,7 +216,7 @@ def kill_rank_1_half_way(folder):
             if b"UNIFIED_IPU_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
         ]
         os.kill(rank_1, signal.SIGKILL)
-        assert launcher.wait(timeout=20) == 128 + signal.SIGKILL
+        assert launcher.wait(timeout=60) == 128 + signal.SIGKILL
     finally:
         launcher.kill()
         launcher.wait()
@@ -237,7 +243,7 @@ def number(pattern, printed):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3 * SECONDS)
 def test_l3_killed_on_two_replicas_and_resumed_on_three_it_trains_as_unbroken_on_one(tmp_path):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     unbroken.mkdir()
@@ -252,11 +258,14 @@ def test_l3_killed_on_two_replicas_and_resumed_on_three_it_trains_as_unbroken_on
         assert f"{UPDATES * 64} of 28953 samples, each once, not finished" in printed
         assert number(r"perplexity (\S+)  unigram", printed) == 20.65
         assert number(r"perplexity (\S+)  bigram", printed) == 9.71
-        # After 30 of 453 updates of a small model; guessing is 67.
-        assert number(r"perplexity (\S+)  transformer", printed) < 30
+        # After 24 of 453 updates of a small model; guessing is 67.
+        assert number(r"perplexity (\S+)  transformer", printed) < 45
     ours, theirs = updates_of(broken), updates_of(unbroken)
     assert sorted(theirs) == list(range(UPDATES))
-    assert set(range(12, UPDATES)) <= set(ours)
+    # Checkpoints are four updates apart, and some time passes between one and the kill.
+    resumed_at = int(number(r"resumed from \S*step-(\d+):", resumed))
+    assert resumed_at in range(4, UPDATES, 4)
+    assert set(range(resumed_at, UPDATES)) <= set(ours)
     for update, line in ours.items():
         assert line["weight"] == theirs[update]["weight"]
         assert line["lr"] == theirs[update]["lr"]

@@ -10,7 +10,7 @@ import pytest
 from unified_ipu.adapter import Capability, optim
 from unified_ipu.data import arrays
 from unified_ipu.testing import samples
-from unified_ipu.testing.ranks import Rank, Ranks, outcome_of
+from unified_ipu.testing.ranks import Raised, Rank, Ranks, outcome_of
 from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make, train
 from unified_ipu.testing.subject import Subject
 from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error, requires
@@ -115,6 +115,19 @@ def fit_normalised(rank: Rank, *, values: Sequence[float]) -> Tuple[Any, Any]:
         return before, statistics()
 
 
+def fit_repeatably(rank: Rank) -> Any:
+    """Fit under ``deterministic = true``; the bits of all weights, or the refusal."""
+    x, y = samples.regression(16)
+
+    def fit_it() -> Dict[str, bytes]:
+        with rank.session(batch_plan(8, 3, deterministic=True)) as session:
+            program = compiled(rank, session, mlp().on(rank.subject), run_of(mlp()))
+            program.fit(session.loader(arrays(x, y)), epochs=2)
+            return {name: value.tobytes() for name, value in program.weights().items()}
+
+    return outcome_of(fit_it)
+
+
 def build_differently(rank: Rank) -> Any:
     """Compile a model that has another shape on each rank."""
 
@@ -177,6 +190,18 @@ class WeightsSuite(AdapterSuite):
                 assert np.array_equal(result["own"][name], value), name
                 assert value.tobytes() == results[0]["program"][name].tobytes(), name
         assert results[0]["moved"] > 1e-3
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_deterministic_runs_repeat_bit_for_bit_or_are_refused(
+        self, ranks: Ranks, size: int
+    ) -> None:
+        first, second = (ranks.run(fit_repeatably, size) for _ in range(2))
+        for once, again in zip(first, second):
+            if isinstance(once, Raised):
+                assert "PlanError" in once.kinds
+                assert "deterministic" in once.message
+            else:
+                assert again == once
 
     def test_only_what_is_named_is_trained(self, ranks: Ranks, subject: Subject) -> None:
         x, y = samples.regression(8)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 import unified_ipu as ui
 from tests.unified_ipu.session.small_runs import X, Y, compiled, equal, refused, run
-from unified_ipu.testing.threads import RanksFailedError
+from unified_ipu.testing.threads import RanksFailedError, run_ranks
 
 
 def test_several_programs_and_loaders_come_back_together(tmp_path):
@@ -112,6 +113,29 @@ def test_l4_a_call_on_one_rank_only_ends_in_an_error_that_says_so(tmp_path, verb
     for error in caught.value.errors.values():
         assert isinstance(error, ui.CollectiveError)
         assert f"session.{verb}, which every rank must call" in str(error)
+
+
+def test_l4_a_rank_that_never_saves_is_named_when_the_time_is_over(tmp_path):
+    waiting = threading.Event()
+
+    def rank(world: Any, communicator: Any) -> None:
+        plan = ui.Plan().replace({"mesh.data": 2, "batch.global_batch_size": 4})
+        with ui.Session(plan, world=world, communicator=communicator, argv=[]) as session:
+            program = compiled(session)
+            if session.is_first:
+                try:
+                    program.save(tmp_path)
+                finally:
+                    waiting.set()
+            waiting.wait(20.0)
+
+    with pytest.raises(RanksFailedError) as caught:
+        run_ranks(2, rank, timeout_seconds=1.0)
+    error = caught.value.errors[0]
+    assert isinstance(error, ui.CollectiveTimeoutError)
+    assert "session.save, which every rank must call" in str(error)
+    assert "rank 1" in str(error)
+    assert not (tmp_path / "latest").exists()
 
 
 def test_ranks_that_save_different_things_are_told(tmp_path):

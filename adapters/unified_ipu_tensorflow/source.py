@@ -52,7 +52,8 @@ class TensorflowSource:
         if not callable(sample):
             raise DataError(
                 f"the pipeline function returned a {type(sample).__name__}; expected a function "
-                "sample(s) of one sample: s.index and s.seed"
+                "sample(s) of one sample: s.index and s.seed (for a dataset that is read from "
+                'beginning to end use ui.data.stream("module:function"))'
             )
         self._size = size
         self._batched = batched

@@ -41,7 +41,13 @@ def batches(dataset: Any, *, start: int, rows: int, is_strict: bool) -> Iterator
             numbers, of the same shapes as the others.
         InvalidArgumentError: Of the user's own functions.
     """
-    check_repeats(graph_of(dataset), is_needed=is_strict or start > 0)
+    graph = graph_of(dataset)
+    check_repeats(graph, is_needed=is_strict or start > 0)
+    if _ends_with_batches(graph):
+        _log.warning(
+            "the stream ends with batch(): each of its batches counts as one sample; leave batch() "
+            "out, micro-batches are made here (or add .unbatch())"
+        )
     map_leaves(dataset.element_spec, _checked_spec)
     options = tf.data.Options()
     options.deterministic = True  # the outermost options win over the user's
@@ -138,6 +144,17 @@ def _caches_an_order(graph: Any) -> bool:
 
     caches = [node for node in graph.node if node.op.startswith("CacheDataset")]
     return any(has_shuffle(name) for node in caches for name in node.input)
+
+
+def _ends_with_batches(graph: Any) -> bool:
+    """Whether the last stage, but for those that change nothing, is a batch."""
+    nodes: Dict[str, Any] = {node.name: node for node in graph.node}
+    name = next(node.input[0] for node in graph.node if node.op == "_Retval")
+    while True:
+        node = nodes[name.partition(":")[0]]
+        if not node.op.startswith(("PrefetchDataset", "OptionsDataset", "ModelDataset")):
+            return bool("BatchDataset" in node.op and "Unbatch" not in node.op)
+        name = node.input[0]
 
 
 def _checked_spec(path: str, spec: Any) -> Any:

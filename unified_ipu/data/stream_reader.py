@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from unified_ipu.adapter import registered
+from unified_ipu.data.dataloader_source import is_dataloader
 from unified_ipu.data.dataset_source import stack
 from unified_ipu.data.source import Tree
 from unified_ipu.errors import DataError
@@ -49,16 +50,17 @@ class StreamReader:
             Trees with one row a sample, which own their memory.
 
         Raises:
-            DataError: If there is nothing to iterate over, or it ends before ``start``.
+            DataError: If there are no samples to iterate over, or it ends before ``start``.
         """
         values = {"epoch": epoch, "seed": self._seed}
         samples = self._function(**{name: values[name] for name in self._wanted})
-        framework = type(samples).__module__.partition(".")[0]
-        points = registered(GROUP)
-        batches = (
-            getattr(points[framework].load(), "batches", None) if framework in points else None
-        )
-        if batches is not None and not hasattr(samples, "__next__"):
+        if is_dataloader(samples):
+            raise DataError(
+                f"stream: the function returned a {type(samples).__name__}, whose elements are "
+                "batches; return its dataset, sample by sample: micro-batches are made here"
+            )
+        batches = _reader_of(samples)
+        if batches is not None:
             yield from batches(samples, start=start, rows=rows, is_strict=self._is_strict)
             return
         yield from _stacked(self._iterator(samples), start, rows)

@@ -126,8 +126,11 @@ def test_what_does_not_repeat_is_warned_of_and_refused_where_it_must():
         "unordered",
         "cached",
         "random",
+        "batched",
+        "padded",
     }
     assert "deterministic=False (leave that out)" in said["unordered"]["resumed"]
     assert "first epoch's order is repeated for ever" in said["cached"]["warned"]
+    assert "each of its batches counts as one sample" in said["batched"]["warned"]
     assert "uses RandomUniform" in said["random"]["warned"]
     assert said["plain"]["rows"] == 6

@@ -77,6 +77,9 @@ def probe():
         "unordered": numbers.map(lambda k: k, num_parallel_calls=2, deterministic=False),
         "cached": numbers.shuffle(6, seed=1).cache().map(lambda k: k),
         "cached_before": numbers.cache().shuffle(6, seed=1),
+        "batched": numbers.batch(2).prefetch(1),
+        "unbatched": numbers.batch(2).unbatch().prefetch(1),
+        "padded": numbers.padded_batch(3),
         "random": numbers.map(lambda k: tf.random.uniform([]) + tf.cast(k, tf.float32)),
     }
     said = {}

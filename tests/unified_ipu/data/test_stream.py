@@ -250,6 +250,7 @@ def test_an_error_of_the_iterable_reaches_the_rank_with_its_line(start):
         ("no_iterable", "returned a int; expected what can be iterated over"),
         ("wrong_argument", r"takes 'path'; it is called as f\(\), f\(epoch\) or f\(epoch, seed\)"),
         ("ragged", r"stream: leaf  of sample 0 has shape \(1,\) but of sample 1 \(2,\)"),
+        ("dataloader", "returned a Batches, whose elements are batches; return its dataset"),
         ("strings", "bools and numbers only"),
         ("no_such_function", "has no function 'no_such_function'"),
     ],

@@ -224,6 +224,16 @@ def test_all_processes_end_with_the_loader(start):
     assert [process.wait(timeout=10) for process in processes] == [0] * 2
 
 
+def test_l4_a_process_that_is_killed_is_an_error_and_takes_the_others_along(start):
+    with start(map_datasets.Squares(4000), BatchPlan(4, 2), settings=TWO) as loader:
+        processes = [each._process for each in loader._feed._processes]
+        list(next(iter(loader)).updates[0].micro_batches)
+        processes[1].kill()
+        with pytest.raises(DataError, match="ended unexpectedly: killed by SIGKILL"):
+            read(loader)
+    assert [process.wait(timeout=10) for process in processes] == [0, -9]
+
+
 def test_batches_from_workers_are_writable_and_aligned(start):
     with start(SQUARES, BatchPlan(8, 4), settings=TWO) as loader:
         for _, tree in read(loader).values():

@@ -11,7 +11,7 @@ from unified_ipu.comms import connect
 from unified_ipu.data import stream
 from unified_ipu.errors import ConfigError, DataError
 from unified_ipu.events import Counters
-from unified_ipu.plan import BatchPlan
+from unified_ipu.plan import BatchPlan, DataSettings
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -36,11 +36,15 @@ def ids_of(call):
     return [[micro.ids.tolist() for micro in update.micro_batches] for update in call.updates]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.case("O-S6")
-def test_l2_1_each_item_of_a_generator_is_delivered_once_over_three_ranks(run_ranks, make_loader):
+def test_l2_1_each_item_of_a_generator_is_delivered_once_over_three_ranks(
+    run_ranks, make_loader, workers
+):
     def rank(communicator):
-        batch = BatchPlan(3, 1, 3)
-        with make_loader(communicator, stream("streams:twelve"), batch) as loader:
+        batch, settings = BatchPlan(3, 1, 3), DataSettings(workers=workers)
+        source = stream("streams:twelve")
+        with make_loader(communicator, source, batch, settings=settings) as loader:
             values = [
                 micro.tree.tolist()
                 for call in loader

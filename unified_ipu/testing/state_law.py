@@ -84,13 +84,15 @@ def state_of(program: Program) -> Dict[str, Any]:
 
 def save_and_return(rank: Rank, *, run: Training, folder: str, updates: int) -> List[Any]:
     """States before saving, after more updates, and after restoring."""
-    batch = (run.data or ())[0][:2], (run.data or ())[1][:2]
+    rows = slice(2 * rank.world.rank, 2 * rank.world.rank + 2)
+    batch = tuple(array[rows] for array in run.data or ())
     with rank.session(run.plan) as session:
         program = compiled(rank, session, run.model.on(rank.subject), run)
         for _ in range(updates):
             program.step(batch)
-        program.save(folder)
         before = state_of(program)
+        program.save(folder)
+        assert state_of(program) == before
         for _ in range(2):
             program.step(batch)
         between = state_of(program)
@@ -257,6 +259,24 @@ class StateLawSuite(AdapterSuite):
             assert float(part["weights"]["mean"][0]) != 0.0
             for name, value in whole["weights"].items():
                 assert part["weights"][name].tobytes() == value.tobytes(), name
+
+    @requires(Capability.BUFFERS)
+    def test_l3_7_saving_changes_nothing_and_each_rank_gets_its_own_buffers_back(
+        self, ranks: Ranks, tmp_path: Any
+    ) -> None:
+        run = Training(
+            make("normalised"),
+            optim.SGD(lr=0.1),
+            loss=make("mean_squared_error"),
+            data=(samples.column(1.0, 2.0, 4.0, 9.0), samples.column(0.0, 1.0, 0.0, 1.0)),
+            plan=batch_plan(4, 2),
+        )
+        arguments = {"run": run, "folder": str(tmp_path), "updates": 2}
+        results = ranks.run(save_and_return, 2, **arguments)
+        for before, between, after in results:
+            assert between["tensors"] != before["tensors"]
+            assert after == before
+        assert results[0][0]["tensors"] != results[1][0]["tensors"]
 
     @requires(Capability.SHARED_PARAMETERS)
     def test_l3_1_a_tied_parameter_stays_tied(self, ranks: Ranks, tmp_path: Any) -> None:

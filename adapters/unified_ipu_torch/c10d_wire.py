@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections import deque
 from datetime import timedelta
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
@@ -17,6 +18,7 @@ from unified_ipu_torch.c10d_watch import Watch
 _FOREVER = timedelta(days=365)  # Watch ends waits; gloo's time-outs break its connections
 _THREADS = 2
 _NUM_KEPT = 4
+_PAUSE_SECONDS = 5e-5
 _NUM_MESSAGES = 2  # to one rank, before it has to take one
 _ADDED = ("float32", "float64", "int32", "int64")  # by gloo, with the same bits on all ranks
 WORLD = "world"
@@ -63,6 +65,10 @@ class GlooWire:
         options.rootRank = root
         tensor = torch.from_numpy(data)
         self._finish(self._group.broadcast([tensor], options), [tensor], waiting)
+
+    def poll(self, work: Any, waiting: Waiting) -> None:
+        """Wait for work of another process group, which may be on a device."""
+        self._watch.finish(_Polled(work), waiting)
 
     def adds(self, dtype: np.dtype) -> bool:
         """Whether gloo adds that dtype up."""
@@ -138,6 +144,27 @@ class GlooWire:
 
     def _key(self, kind: str, source: int, to: int, number: int) -> str:
         return f"{kind}/{self._watch.group}/{source}/{to}/{number}"
+
+
+class _Polled:
+    """Work whose own wait does not end when its time is over, as that of devices."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+        self.is_completed = work.is_completed
+
+    def wait(self, timeout: Optional[timedelta] = None) -> None:
+        """Return when the work is done.
+
+        Raises:
+            RuntimeError: If it is not done in time.
+        """
+        end = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        while not self._work.is_completed():
+            if end is not None and time.monotonic() > end:
+                raise RuntimeError("not done in time")
+            time.sleep(_PAUSE_SECONDS)
+        self._work.wait()  # raises what went wrong; orders the device's stream
 
 
 def _build_group(store: Any, rank: int, size: int, watch: Watch) -> Any:

@@ -15,6 +15,8 @@ from unified_ipu.comms.reduction import (
     Reduction as Reduction,
 )
 from unified_ipu.comms.segment import available_bytes as available_bytes
+from unified_ipu.comms.signature import build_signature as build_signature
+from unified_ipu.comms.staged import check_root as check_root
 from unified_ipu.comms.wire import Waiting as Waiting, Wire as Wire
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
     "Waiting",
     "Wire",
     "available_bytes",
+    "build_signature",
+    "check_root",
     "connect",
     "has_ended",
     "local_group",

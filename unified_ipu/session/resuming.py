@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
@@ -14,6 +15,8 @@ from unified_ipu.session.saving import raise_together, save
 
 if TYPE_CHECKING:
     from unified_ipu.session.program import Program
+
+logger = logging.getLogger("unified_ipu.session")
 
 Notes = Mapping[str, Any]
 
@@ -82,6 +85,15 @@ class Checkpointing:
             f"resumed from {path}: update {self._program.update}, epoch {loader.epoch + 1}, "
             f"{loader.position} samples of it done"
         )
+        before = manifest.plan.get("batch", {}).get("micro_batch_size")
+        now = session.plan.batch.micro_batch_size
+        if session.is_first and before != now:
+            logger.warning(
+                "resuming with batch.micro_batch_size %s, saved with %s: samples and updates are "
+                "the same, but random layers draw anew",
+                now,
+                before,
+            )
         # Saved by hand, it is taken for the middle of a run that began at the beginning.
         return manifest.notes or {"first_epoch": 0, "first_update": 0}
 

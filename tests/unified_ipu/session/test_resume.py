@@ -79,6 +79,19 @@ def test_resume_with_another_seed_batch_or_size_says_what_differs(tmp_path):
         assert part in message
 
 
+def test_another_micro_batch_size_goes_on_and_says_what_it_means(tmp_path, caplog):
+    run(1, lambda session: unbroken(session, 1, checkpoint=tmp_path))
+    again = run(
+        1,
+        lambda session: unbroken(session, 2, checkpoint=tmp_path, resume="auto"),
+        batch__micro_batch_size=3,
+    )
+    assert str(again[0][1].epochs[0].certificate) == "22 of 22 samples, each once"
+    (record,) = caplog.records
+    assert "resuming with batch.micro_batch_size 3, saved with 2" in record.getMessage()
+    assert "random layers draw anew" in record.getMessage()
+
+
 def test_resume_with_another_model_names_the_tensors(tmp_path):
     def other(session: ui.Session) -> Any:
         program = compiled(session, (3, 5, 1))

@@ -7,11 +7,13 @@ from typing import Any, List
 
 import pytest
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 from unified_ipu.errors import CollectiveError
 from unified_ipu_torch.c10d import local_group
 from unified_ipu_torch.c10d_communicator import C10dCommunicator
+
+dist: Any = torch.distributed  # some names are public but for the type checker
 
 
 def build_stand_in(store, rank, size):
@@ -23,13 +25,14 @@ def build_stand_in(store, rank, size):
 @pytest.fixture(scope="module")
 def ranks():
     """Two ranks whose torch tensors count as tensors on a device."""
+    made: List[Any] = list(local_group(2))
     group = [
         C10dCommunicator(
             communicator._wire,
             build_device_group=build_stand_in,
             is_on_device=lambda array: isinstance(array, torch.Tensor),
         )
-        for communicator in local_group(2)
+        for communicator in made
     ]
     yield group
     for communicator in group:

@@ -10,8 +10,8 @@ import torch.distributed
 
 from unified_ipu.comms import Communicator, connect as connect_shm
 from unified_ipu.errors import CollectiveError, CollectiveTimeoutError, ConfigError
-from unified_ipu.world import World
-from unified_ipu_torch.c10d_board import Board
+from unified_ipu.world import World, current_environment
+from unified_ipu_torch.c10d_board import Board, address_towards
 from unified_ipu_torch.c10d_communicator import C10dCommunicator
 from unified_ipu_torch.c10d_watch import SLICE_SECONDS, Watch
 from unified_ipu_torch.c10d_wire import WORLD, GlooWire
@@ -40,7 +40,9 @@ def connect(
     # The store may outlive a session: the next one of the same job gets keys of its own.
     count = store.add(f"{world.job}/sessions/{world.rank}", 1)
     prefixed = _c10d.PrefixStore(f"{world.job}/{count}", store)
-    board = Board(prefixed, world.rank, world.world_size, serves=serves)
+    board = Board(
+        prefixed, world.rank, world.world_size, serves=serves, address=_own_address(world)
+    )
     return _meet(board, timeout_seconds, stall_report_seconds)
 
 
@@ -87,6 +89,13 @@ def _meet(board: Board, timeout_seconds: float, stall_report_seconds: float) -> 
         stall_report_seconds=stall_report_seconds,
     )
     return C10dCommunicator(GlooWire(watch, board.store))
+
+
+def _own_address(world: World) -> str:
+    host, _, port = world.address.rpartition(":")
+    # Who names an interface knows better; gloo reads the variable itself.
+    is_named = bool(current_environment().get("GLOO_SOCKET_IFNAME"))
+    return address_towards(host, int(port)) if host and not is_named else ""
 
 
 def _open_store(world: World, timeout_seconds: float) -> Tuple[Any, bool]:

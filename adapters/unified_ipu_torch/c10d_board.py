@@ -7,9 +7,8 @@ import os
 import socket
 import time
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Type
+from typing import Any, Dict, Iterator, List, Optional, Type
 
 from unified_ipu.comms import has_ended
 from unified_ipu.errors import CollectiveError, CollectiveTimeoutError, PeerLostError
@@ -20,7 +19,9 @@ _ERRORS: Dict[str, Type[CollectiveError]] = {
     "mismatch": CollectiveError,
 }
 _ABORT = "abort"
+_LOOPBACK = "127.0.0.1"
 _LINGER_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS = 0.0002
 _PAUSE_SECONDS = 0.02
 
 
@@ -32,36 +33,51 @@ class Board:
         rank: Of this process.
         size: Number of ranks.
         serves: Whether the store ends with this process, as others need it until they left.
+        address: Of this host as seen on the way to the store, ``""`` if that is not known.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, *, serves: bool) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, *, serves: bool, address: str = ""
+    ) -> None:
         self.store = store
         self.rank = rank
         self.size = size
         self._serves = serves
+        self._address = address
         self.gave_up = False
         self._hosts: List[str] = []
         self._pids: List[int] = []
+        self._peers: List[str] = []
 
     def join(self) -> None:
         """Say that this rank is here."""
         with _translated():
-            self.store.set(f"here/{self.rank}", json.dumps([_host(), os.getpid()]))
-
-    def has_joined(self, rank: int) -> bool:
-        """Whether a rank is here."""
-        return self._has(f"here/{rank}")
+            self.store.set(f"here/{self.rank}", json.dumps([_host(), os.getpid(), self._address]))
 
     def learn(self) -> None:
         """Read who is where; all are here."""
         entries = [json.loads(self._get(f"here/{rank}")) for rank in range(self.size)]
         self._hosts = [entry[0] for entry in entries]
         self._pids = [entry[1] for entry in entries]
+        self._peers = [entry[2] for entry in entries if entry[2] and not _is_loopback(entry[2])]
 
     @property
     def is_one_host(self) -> bool:
         """Whether all ranks run on the same one."""
         return len(set(self._hosts)) == 1
+
+    @property
+    def own_address(self) -> str:
+        """Where the others can reach this rank; ``""``: let gloo find out by the host's name.
+
+        On its own host, the name of who holds the store often means loopback: then the way to
+        another rank tells.
+        """
+        if self.is_one_host:
+            return _LOOPBACK
+        if not self._address or not _is_loopback(self._address) or not self._peers:
+            return self._address
+        return address_towards(self._peers[0], 1)
 
     def is_dead(self, rank: int) -> bool:
         """Whether a rank's process is known to have ended: only seen on this host."""
@@ -135,11 +151,14 @@ class Board:
                 time.sleep(_PAUSE_SECONDS)
 
     def await_key(self, key: str, seconds: float) -> bool:
-        """Wait for a key; whether it came."""
-        try:
-            self.store.wait([key], timedelta(seconds=seconds))
-        except RuntimeError:
-            return self._has(key)
+        """Wait for a key; whether it came. The store's own wait warns when its time is over."""
+        end = time.monotonic() + seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._has(key):
+            if time.monotonic() > end:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS)
         return True
 
     def put(self, key: str, data: bytes) -> None:
@@ -164,9 +183,19 @@ class Board:
             return text
 
 
-def missing_ranks(board: Board, ranks: Sequence[int]) -> List[int]:
-    """Those that have not joined yet."""
-    return [rank for rank in ranks if not board.has_joined(rank)]
+def address_towards(host: str, port: int) -> str:
+    """This host's address on the way to another one, ``""`` if there is no way; sends nothing."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(place)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class GlooWire:
         self._taken: Dict[int, int] = {}
         self.members: Tuple[int, ...] = watch.members
         self.rank = self.members.index(watch.board.rank)
-        self._group = _build_group(store, self.rank, len(self.members), watch)
+        self._group = _build_group(store, self.rank, len(self.members), watch.board.own_address)
         # Gloo's threads let tensors go a moment after the wait has ended, for which they may need
         # Python's lock; the last ones live longer than the group, whose end waits for the threads.
         self._kept: Deque[List[torch.Tensor]] = deque(maxlen=_NUM_KEPT)
@@ -167,12 +167,12 @@ class _Polled:
         self._work.wait()  # raises what went wrong; orders the device's stream
 
 
-def _build_group(store: Any, rank: int, size: int, watch: Watch) -> Any:
-    if not watch.board.is_one_host:
+def _build_group(store: Any, rank: int, size: int, address: str) -> Any:
+    if not address:
         # Chooses the interface by GLOO_SOCKET_IFNAME, else by the host's name.
         return dist.ProcessGroupGloo(store, rank, size, _FOREVER)
     options = _c10d.ProcessGroupGloo._Options()  # noqa: SLF001  # the only name it has had in all versions
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]  # noqa: SLF001
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
     options._timeout = _FOREVER  # noqa: SLF001
     options._threads = _THREADS  # noqa: SLF001
     return dist.ProcessGroupGloo(store, rank, size, options)

@@ -37,7 +37,10 @@ from unified_ipu.adapter.crossing import (
     named as named,
     owner_of as owner_of,
 )
-from unified_ipu.adapter.metrics import HostMetric as HostMetric
+from unified_ipu.adapter.metrics import (
+    GatheredMetric as GatheredMetric,
+    HostMetric as HostMetric,
+)
 from unified_ipu.adapter.record import Record as Record
 from unified_ipu.adapter.registry import (
     available_adapters as available_adapters,
@@ -58,6 +61,7 @@ __all__ = [
     "CopyReason",
     "CountsCopies",
     "Executor",
+    "GatheredMetric",
     "HostMetric",
     "Job",
     "Kernels",

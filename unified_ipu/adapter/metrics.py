@@ -42,5 +42,26 @@ def _accuracy(outputs: Any, targets: Any) -> Tuple[float, float]:
     return float(np.count_nonzero(hits)), float(hits.size)
 
 
+@dataclass(frozen=True)
+class GatheredMetric:
+    """A metric that needs all rows at once, such as the area under a curve.
+
+    ``evaluate`` gathers outputs and targets of all ranks in the order of the samples and calls it
+    once, on every rank with the same rows. This takes memory for all of them on every rank.
+
+    Args:
+        name: Shown in errors.
+        function: ``(outputs, targets) -> number``, numpy arrays of all samples.
+    """
+
+    name: str
+    function: Callable[[Any, Any], float]
+
+
+def gathered(function: Callable[[Any, Any], float]) -> GatheredMetric:
+    """Make a metric of a function that needs all outputs and targets, ``[samples, ...]``."""
+    return GatheredMetric(getattr(function, "__name__", "gathered"), function)
+
+
 accuracy = HostMetric("accuracy", _accuracy)
 """Share of rows whose largest output (axis 1) is the target class."""

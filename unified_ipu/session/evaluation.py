@@ -11,6 +11,7 @@ from unified_ipu.engine import merge_metrics, ratio
 from unified_ipu.errors import ConfigError, DataError
 from unified_ipu.events import PhaseClock
 from unified_ipu.session.agreement import shared_buffers
+from unified_ipu.session.gathering import ROWS, Gathering
 
 
 def evaluate(
@@ -31,13 +32,17 @@ def evaluate(
     """
     check_evaluation_loader(loader)
     totals: Dict[str, Tuple[float, float]] = {}
+    gathering = Gathering(metrics)
     with shared_buffers(executor, communicator):
         for micro in loader:
             with clock.phase("compute"):
-                merge_metrics(totals, executor.evaluate(micro, metrics))
+                pairs = executor.evaluate(micro, gathering.added_up)
+                gathering.keep(micro)
+                merge_metrics(totals, pairs)
     waited = communicator.waiting_seconds
     with clock.phase("communication"):
         parts = communicator.all_gather_value({name: list(totals[name]) for name in totals})
+        whole = gathering.results(communicator)
     clock.move("communication", "waiting", communicator.waiting_seconds - waited)
     merged: Dict[str, Tuple[float, float]] = {}
     for part in parts:
@@ -45,7 +50,8 @@ def evaluate(
     certificate = loader.certificate()
     if not certificate.ok:
         raise DataError(f"evaluation did not see every sample once: {certificate}")
-    return {name: ratio(pair) for name, pair in merged.items()}
+    merged.pop(ROWS, None)
+    return {**{name: ratio(pair) for name, pair in merged.items()}, **whole}
 
 
 def check_evaluation_loader(loader: Any) -> None:

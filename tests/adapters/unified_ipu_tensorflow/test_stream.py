@@ -47,6 +47,7 @@ def trees_of(loader):
     return [micro.tree for call in loader for micro in call.updates[0].micro_batches]
 
 
+@pytest.mark.case("O-D1")  # what DATA means holds whatever is set; docs/sources.md says so
 @pytest.mark.parametrize("function", ["pairs_by_data", "pairs_by_nothing"])
 def test_l2_1_each_element_goes_to_one_replica_whatever_its_shard_policy_says(function):
     def rank(communicator):

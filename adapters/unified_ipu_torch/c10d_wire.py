@@ -138,8 +138,11 @@ class GlooWire:
             self._watch.finish(work, waiting)
         except BaseException:
             # Gloo waits on for ranks that do not come, and so would whoever frees the group: two
-            # ranks for each other, for ever. It is never freed; the end of the process ends it.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+            # ranks for each other, for ever. It is never freed; the end of the process ends it. Nor
+            # are the tensors: gloo's threads would let numpy's memory go while Python shuts down,
+            # ask for its lock, and be ended by "terminate called without an active exception".
+            for held in [self._group, work, *(each for kept in self._kept for each in kept)]:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
             raise
 
     def _key(self, kind: str, source: int, to: int, number: int) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any, Callable, Tuple
 
 import numpy as np
 
-from unified_ipu.comms.arrays import to_flat, to_target
+from unified_ipu.comms.arrays import to_flat
 from unified_ipu.comms.futex import futex_wait
+from unified_ipu.comms.letter import open_header, write_header
 from unified_ipu.comms.segment import PAGE_BYTES, Segment
 from unified_ipu.comms.watch import Flag, Stall, Watch, is_reached, wrapped
 from unified_ipu.errors import CollectiveError
@@ -40,14 +40,8 @@ class Mailbox:
             CollectiveError: If it is no array that can be sent, or the other rank is lost.
         """
         source = to_flat(value)
-        header = {
-            "dtype": source.dtype,
-            "shape": source.array.shape,
-            "name": name,
-            "problem": source.problem,
-        }
         operation = f"send {source.dtype} {source.array.shape} {name!r}"
-        self._write(np.frombuffer(json.dumps(header).encode(), np.uint8), operation)
+        self._write(write_header(source, name), operation)
         if source.problem:
             raise CollectiveError(f"{operation}: {source.problem}")
         data = source.flat.view(np.uint8)
@@ -71,17 +65,10 @@ class Mailbox:
             The array, and "" or what does not fit: then the array is None.
         """
         operation = f"recv {name!r}"
-        header = json.loads(self._read(operation).tobytes())
+        target, problem = open_header(self._read(operation), out, name)
         self._take()
-        shape, dtype = tuple(header["shape"]), header["dtype"]
-        sent = f"{dtype} {shape} {header['name']!r}"
-        if header["problem"]:
-            return None, f"the sender could not send: {header['problem']}"
-        if name and header["name"] and name != header["name"]:
-            return None, f"{sent} was sent, {name!r} is expected"
-        target = to_target(out, shape, np.dtype(dtype))
-        if target.problem:
-            return None, f"{sent} was sent, {target.problem}"
+        if problem:
+            return None, problem
         data = target.flat.view(np.uint8)
         first = 0
         while first < data.size:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Tuple
 
 import numpy as np
 
-from unified_ipu.comms.arrays import to_flat, to_target
+from unified_ipu.comms.arrays import to_flat
 from unified_ipu.comms.exchange import Exchange
+from unified_ipu.comms.letter import open_header, write_header
 from unified_ipu.errors import CollectiveError
 
 _PIECE_BYTES = 2**20
@@ -23,15 +23,9 @@ def send(exchange: Exchange, value: Any, *, to: int, name: str) -> None:
     wire = exchange.wire
     wire.check()
     source = to_flat(value)
-    header = {
-        "dtype": source.dtype,
-        "shape": source.array.shape,
-        "name": name,
-        "problem": source.problem,
-    }
     operation = f"send {source.dtype} {source.array.shape} {name!r}"
     waiting = exchange.message(operation)
-    wire.post(np.frombuffer(json.dumps(header).encode(), np.uint8), to, waiting)
+    wire.post(write_header(source, name), to, waiting)
     if source.problem:
         raise CollectiveError(f"{operation}: {source.problem}")
     data = source.flat.view(np.uint8)
@@ -57,16 +51,9 @@ def receive(exchange: Exchange, *, source: int, out: Any, name: str) -> Any:
 
 def _receive(exchange: Exchange, source: int, out: Any, name: str) -> Tuple[Any, str]:
     waiting = exchange.message(f"recv {name!r}")
-    header = json.loads(exchange.wire.take(source, waiting).tobytes())
-    shape, dtype = tuple(header["shape"]), header["dtype"]
-    sent = f"{dtype} {shape} {header['name']!r}"
-    if header["problem"]:
-        return None, f"the sender could not send: {header['problem']}"
-    if name and header["name"] and name != header["name"]:
-        return None, f"{sent} was sent, {name!r} is expected"
-    target = to_target(out, shape, np.dtype(dtype))
-    if target.problem:
-        return None, f"{sent} was sent, {target.problem}"
+    target, problem = open_header(exchange.wire.take(source, waiting), out, name)
+    if problem:
+        return None, problem
     data = target.flat.view(np.uint8)
     first = 0
     while first < data.size:

@@ -7,30 +7,8 @@ import numpy as np
 import pytest
 
 import unified_ipu as ui
-from unified_ipu.testing.threads import run_ranks
+from tests.unified_ipu.session.small_runs import X, Y, run as train
 from unified_ipu_numpy import Differentiable, MeanSquaredError, Mlp
-
-X = np.random.default_rng(0).normal(size=(22, 3))
-Y = X @ np.array([[1.0], [-2.0], [0.5]])
-
-
-def train(size: int, body: Any, **settings: Any) -> List[Any]:
-    """Run ``body(session)`` on each of ``size`` ranks (threads)."""
-
-    def rank(world: Any, communicator: Any) -> Any:
-        changes = {name.replace("__", "."): value for name, value in settings.items()}
-        plan = ui.Plan().replace(
-            {
-                "mesh.data": size,
-                "batch.global_batch_size": 4,
-                "batch.micro_batch_size": 2,
-                **changes,
-            }
-        )
-        with ui.Session(plan, world=world, communicator=communicator, argv=[]) as session:
-            return body(session)
-
-    return run_ranks(size, rank, timeout_seconds=20.0)
 
 
 def compiled(session: ui.Session, lr: float = 0.1) -> ui.Program:

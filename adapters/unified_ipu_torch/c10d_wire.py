@@ -175,6 +175,7 @@ def _build_group(store: Any, rank: int, size: int, address: str) -> Any:
         # Chooses the interface by GLOO_SOCKET_IFNAME, else by the host's name.
         return dist.ProcessGroupGloo(store, rank, size, _FOREVER)
     options = _c10d.ProcessGroupGloo._Options()  # noqa: SLF001  # the only name it has had in all versions
+    # SLF001: torch has no public way to set what gloo listens on, waits for and computes with.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
     options._timeout = _FOREVER  # noqa: SLF001
     options._threads = _THREADS  # noqa: SLF001

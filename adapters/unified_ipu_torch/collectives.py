@@ -62,6 +62,7 @@ def all_reduce(
     """
     if op not in _LINEAR:
         raise CollectiveError(f"op={op!r} has no gradient here; expected one of {_LINEAR}")
+    # torch gives Function.apply no types
     result: torch.Tensor = _AllReduce.apply(tensor, communicator, op)  # type: ignore[no-untyped-call]
     return result
 
@@ -81,6 +82,7 @@ def broadcast(tensor: torch.Tensor, communicator: Communicator, *, root: int = 0
     Raises:
         CollectiveError: If the ranks disagree.
     """
+    # torch gives Function.apply no types
     result: torch.Tensor = _Broadcast.apply(tensor, communicator, root)  # type: ignore[no-untyped-call]
     return result
 
@@ -99,6 +101,7 @@ def all_gather(tensor: torch.Tensor, communicator: Communicator) -> Tuple[torch.
     Raises:
         CollectiveError: If the ranks disagree.
     """
+    # torch gives Function.apply no types
     result: Tuple[torch.Tensor, ...] = _AllGather.apply(tensor, communicator)  # type: ignore[no-untyped-call]
     return result
 

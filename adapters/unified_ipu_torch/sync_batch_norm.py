@@ -114,6 +114,7 @@ class SyncBatchNorm(_BatchNorm):
                 f"got {count} of shape {list(rows.shape)}; raise batch.global_batch_size"
             )
         self._move(count, mean, variance)
+        # torch gives Function.apply no types
         result: torch.Tensor = _Normalise.apply(  # type: ignore[no-untyped-call]
             rows,
             self.weight,
@@ -188,6 +189,7 @@ def _replacement(norm: _BatchNorm, communicator: Communicator) -> SyncBatchNorm:
         track_running_stats=norm.track_running_stats,
     )
     made._parameters = copy.copy(norm._parameters)  # noqa: SLF001 the optimizer may hold them
+    # SLF001: a module of another class takes over these very tensors; torch has no public way
     made._buffers = copy.copy(norm._buffers)  # noqa: SLF001
     made.training = norm.training
     return made

@@ -18,7 +18,7 @@ FRAMEWORKS = (
 )  # fmt: skip
 # Heavy, and needed only by some: they are imported late, inside functions.
 LATE = ("tqdm", "multiprocessing", "safetensors", "tomli", "rich", "cloudpickle")
-PACKAGES = ("unified_ipu", "unified_ipu_torch", "unified_ipu_tensorflow")
+PACKAGES = ("unified_ipu", "unified_ipu_torch", "unified_ipu_tensorflow", "unified_ipu_onnx")
 
 
 def run_poisoned(code, *, names):

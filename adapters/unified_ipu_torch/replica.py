@@ -33,6 +33,7 @@ from unified_ipu_torch.bystanders import Bystanders
 from unified_ipu_torch.determinism import determinism
 from unified_ipu_torch.errors import translated
 from unified_ipu_torch.evaluation import evaluation_mode
+from unified_ipu_torch.fused_step import FusedStep, fused_step
 from unified_ipu_torch.gradients import (
     BoundGradients,
     Gradients,
@@ -78,6 +79,9 @@ class TorchReplica:
         if self._optimizer is not None:
             follow_parameters(self._optimizer)
         check_schedule(job.schedule, self._optimizer, was_given=self._optimizer is job.optimizer)
+        self._fused: Optional[FusedStep] = None
+        if self._optimizer is not None and self._optimizer is not job.optimizer:
+            self._fused = fused_step(self._optimizer)
         self._schedule = job.schedule
         trained = self._choose_trained(parameters)
         check_parameters(trained)
@@ -224,9 +228,12 @@ class TorchReplica:
                 ]
                 if present:
                     torch._foreach_mul_(present, scale)
-            if lr_factor == 1.0 and all(active):
-                self._optimizer.step()
-                return
+            if all(active):
+                if self._fused is not None and self._fused.step(lr_factor):
+                    return
+                if lr_factor == 1.0:
+                    self._optimizer.step()
+                    return
             with scaled_rates(self._optimizer, lr_factor):
                 with without_gradient(self._parameters, active):
                     self._optimizer.step()
@@ -303,6 +310,7 @@ class TorchReplica:
     def write(self, tensors: Mapping[str, Any]) -> None:
         """Overwrite the named tensors in place."""
         self._catalog.write(tensors)
+        self._state_was_replaced()
 
     def scalars(self) -> Dict[str, Any]:
         """Optimizer and scheduler without their tensors, as JSON values."""
@@ -311,10 +319,16 @@ class TorchReplica:
     def load_scalars(self, scalars: Mapping[str, Any]) -> None:
         """Take over what ``scalars`` returned, in the same optimizer and scheduler."""
         self._training.load_scalars(scalars)
+        self._state_was_replaced()
 
     def forget_slots(self) -> None:
         """Drop the optimizer's state of every parameter."""
         self._training.forget_slots()
+        self._state_was_replaced()
+
+    def _state_was_replaced(self) -> None:
+        if self._fused is not None:
+            self._fused.forget()
 
     def close(self) -> None:
         """Let go of the reducer's buffers; the model keeps the trained weights."""

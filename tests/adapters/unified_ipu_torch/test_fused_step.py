@@ -26,6 +26,12 @@ def pair(kind, settings):
     return [(n, kind(n.parameters(), fused=True, **settings)) for n in (net, twin)]
 
 
+def fast_of(optimizer):
+    fast = fused_step(optimizer)
+    assert fast is not None
+    return fast
+
+
 def set_gradients(net, seed):
     torch.manual_seed(seed)
     for parameter in net.parameters():
@@ -35,8 +41,7 @@ def set_gradients(net, seed):
 @pytest.mark.parametrize(("kind", "settings"), KINDS)
 def test_ten_steps_have_the_bits_of_torchs_own(kind, settings):
     (net, optimizer), (twin, theirs) = pair(kind, settings)
-    fast = fused_step(optimizer)
-    assert fast is not None
+    fast = fast_of(optimizer)
     were_fast = 0
     for number in range(10):
         factor = 1.0 if number % 2 else 0.5
@@ -67,7 +72,7 @@ def with_factor(optimizer, factor):
 
 def test_a_parameter_without_a_gradient_is_left_to_torch():
     ((net, optimizer), _) = pair(torch.optim.SGD, {"lr": 0.1})
-    fast = fused_step(optimizer)
+    fast = fast_of(optimizer)
     set_gradients(net, 0)
     net[0].bias.grad = None
     before = [parameter.clone() for parameter in net.parameters()]
@@ -77,7 +82,7 @@ def test_a_parameter_without_a_gradient_is_left_to_torch():
 
 def test_replaced_state_is_used_after_it_was_announced():
     ((net, optimizer), (twin, theirs)) = pair(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
-    fast = fused_step(optimizer)
+    fast = fast_of(optimizer)
     for number in range(3):
         set_gradients(net, number)
         if not fast.step(1.0):

@@ -4,7 +4,7 @@ UnifiedIpuError
   ConfigError (ValueError)              the caller asked for something impossible
     PlanError                           the plan is wrong, or no plan satisfies the constraints
   DataError                             a source, a pipeline or a batch is wrong
-  NumericsError (ArithmeticError)       a gradient is not finite and nothing allows to skip it
+  NumericsError (ArithmeticError)       a gradient is not finite, or the ranks' weights differ
   AdapterError                          carries the adapter's name
     AdapterNotFoundError (LookupError)  no such name is registered, or none accepts the model
     AdapterLoadError (ImportError)      registered, but its framework is absent
@@ -49,7 +49,7 @@ class DataError(UnifiedIpuError):
 
 
 class NumericsError(UnifiedIpuError, ArithmeticError):
-    """A gradient is not finite while ``precision.loss_scale`` is "none"."""
+    """A gradient is not finite and may not be skipped, or the ranks' weights are not the same."""
 
 
 class AdapterError(UnifiedIpuError):

@@ -19,8 +19,6 @@ import numpy as np
 import torch
 
 from unified_ipu.adapter import Slot
-from unified_ipu.errors import CapabilityError
-from unified_ipu_torch.errors import NAME
 
 
 class Gradients(Protocol):
@@ -155,7 +153,7 @@ class BoundGradients:
 
 
 class StagedGradients:
-    """Several replicas on a device: gradients stay there and are copied to the buckets once."""
+    """Several replicas on a device, or axes of their own in the buckets: copied there once."""
 
     def __init__(
         self,
@@ -209,14 +207,15 @@ def gradient_views(
 ) -> List[torch.Tensor]:
     """Views of the buckets with each parameter's own strides (channels_last included).
 
-    Raises:
-        CapabilityError: If a slot asks for another layout than the parameter's.
+    Where a slot has axes of its own, the view has the parameter's shape and strides that fit it.
     """
     views = []
     for parameter, slot in zip(parameters, slots):
-        if slot.permutation is not None:
-            raise CapabilityError(NAME, f"{slot.name!r}: permuted gradients are not written")
         part = flat[slot.bucket][slot.offset : slot.offset + parameter.numel()]
+        if slot.permutation is not None:
+            inverse = np.argsort(slot.permutation).tolist()
+            views.append(part.view(slot.shape).permute(inverse))
+            continue
         strides = parameter.stride()
         if torch.empty_like(parameter).stride() == strides:  # dense, so the strides fit the slot
             views.append(part.as_strided(parameter.shape, strides, part.storage_offset()))

@@ -65,12 +65,21 @@ class TorchReplica:
         job: As ``compile`` was given it.
         device: Where the model runs; it is moved there.
         deterministic: Whether torch may use deterministic kernels only, until ``close``.
+        own_names: What an adapter that made the module itself calls its tensors, by torch's names;
+            those left out keep theirs.
 
     Raises:
         ConfigError: If model, loss, optimizer and schedule cannot be driven together.
     """
 
-    def __init__(self, job: Job, device: torch.device, *, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        device: torch.device,
+        *,
+        deterministic: bool = False,
+        own_names: Optional[Mapping[str, str]] = None,
+    ) -> None:
         self._model: torch.nn.Module = job.model.to(device)
         self._device = device
         self._objective = build_objective(job, device)
@@ -88,7 +97,7 @@ class TorchReplica:
         self._parameters = list(trained.values())
         self._bystanders = Bystanders(parameters, trained, self._optimizer)
         self._catalog = Catalog(
-            self._model, trained=trained, optimizer=self._optimizer, names=job.names
+            self._model, trained=trained, optimizer=self._optimizer, own_names=own_names
         )
         self._trained_names = [
             spec.name for spec in self._catalog.specs() if spec.trainable and spec.tied_to is None
@@ -129,7 +138,8 @@ class TorchReplica:
     def bind(self, slots: Sequence[Slot], gradients: Sequence[Buffer]) -> None:
         """Keep gradients in the reducer's buckets from now on."""
         self._gradients.close()
-        kind = BoundGradients if self._device.type == "cpu" else StagedGradients
+        in_place = self._device.type == "cpu" and all(s.permutation is None for s in slots)
+        kind = BoundGradients if in_place else StagedGradients
         self._gradients = kind(self._parameters, slots, gradients)
 
     def begin_update(self) -> None:

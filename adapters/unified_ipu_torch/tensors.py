@@ -21,10 +21,10 @@ class Catalog:
         model: The user's.
         trained: Its trained parameters by native name, in order of definition.
         optimizer: The native optimizer, or None.
-        names: Native name to canonical name, where they differ.
+        own_names: Torch's name to the name everybody else knows, where they differ.
 
     Raises:
-        ConfigError: If ``names`` names what the model does not have, or gives axes.
+        ConfigError: If ``own_names`` names what the model does not have, or one name twice.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class Catalog:
         *,
         trained: Mapping[str, torch.nn.Parameter],
         optimizer: Optional[torch.optim.Optimizer],
-        names: Optional[Mapping[str, Any]],
+        own_names: Optional[Mapping[str, str]] = None,
     ) -> None:
         self._model = model
         self._trained = dict(trained)
         self._optimizer = optimizer
-        self._names = dict(names or {})
+        self._names = dict(own_names or {})
         self._check_names()
 
     def specs(self) -> List[TensorSpec]:
@@ -86,21 +86,16 @@ class Catalog:
     def _check_names(self) -> None:
         known = [name for name, _ in self._named_parameters()]
         known += [name for name, _ in self._persistent_buffers()]
-        for name, canonical in self._names.items():
+        for name in self._names:
             if name not in known:
-                raise ConfigError(f"names= has {name!r}, unknown here; {nearest(name, known)}")
-            if not isinstance(canonical, str):
-                raise ConfigError(
-                    f"names= gives {canonical!r} for {name!r}; axes are not supported by the torch "
-                    "adapter, whose layout is the canonical one: give a name only"
-                )
+                raise ConfigError(f"own_names has {name!r}, unknown here; {nearest(name, known)}")
         after = [self._canonical(name) for name in known]
         twice = sorted({name for name in after if after.count(name) > 1})
         if twice:
-            raise ConfigError(f"names= gives {twice[0]!r} to two tensors; names must differ")
+            raise ConfigError(f"own_names gives {twice[0]!r} to two tensors; names must differ")
 
     def _canonical(self, name: str) -> str:
-        return str(self._names.get(name, name))
+        return self._names.get(name, name)
 
     def _parameter_specs(self) -> Iterator[TensorSpec]:
         first: Dict[int, str] = {}

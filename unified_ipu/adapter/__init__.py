@@ -41,6 +41,10 @@ from unified_ipu.adapter.metrics import (
     GatheredMetric as GatheredMetric,
     HostMetric as HostMetric,
 )
+from unified_ipu.adapter.names import (
+    CanonicalTensor as CanonicalTensor,
+    canonical_tensors as canonical_tensors,
+)
 from unified_ipu.adapter.record import Record as Record
 from unified_ipu.adapter.registry import (
     available_adapters as available_adapters,
@@ -56,6 +60,7 @@ __all__ = [
     "Bridge",
     "Buffer",
     "Call",
+    "CanonicalTensor",
     "Capability",
     "Copies",
     "CopyReason",
@@ -81,6 +86,7 @@ __all__ = [
     "Update",
     "array_of",
     "available_adapters",
+    "canonical_tensors",
     "check_dtype",
     "crossing_dtypes",
     "find_adapter",

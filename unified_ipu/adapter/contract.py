@@ -139,7 +139,8 @@ class Job:
         weight: ``batch -> W`` for losses that return a mean, or None.
         schedule: The framework's scheduler or None; callables are the core's.
         trainable: Names or a predicate over names that ``ui.optim`` trains, or None: all.
-        names: This model's names to canonical ones, or None.
+        names: This model's names to canonical ones, or None; the core's: adapters keep their own
+            names, and ``Slot.permutation`` says where axes differ.
         seed: The plan's seed.
         program: Index of the program in its session: keys random numbers.
     """
@@ -202,7 +203,11 @@ class Replica(Protocol):
         ...
 
     def bind(self, slots: Sequence[Slot], gradients: Sequence[Buffer]) -> None:
-        """Keep gradients in ``gradients[slot.bucket]`` from now on; one slot a trained tensor."""
+        """Keep gradients in ``gradients[slot.bucket]`` from now on; one slot a trained tensor.
+
+        A gradient lies there in ``slot.shape``. With ``slot.permutation`` that is
+        ``gradient.transpose(slot.permutation)``, else the gradient as it is.
+        """
         ...
 
     def begin_update(self) -> None:

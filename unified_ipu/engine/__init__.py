@@ -6,11 +6,13 @@ from unified_ipu.engine.header import merge_metrics as merge_metrics, ratio as r
 from unified_ipu.engine.host import HostExecutor as HostExecutor, trained_tensors as trained_tensors
 from unified_ipu.engine.learning_rate import LearningRateFactor as LearningRateFactor
 from unified_ipu.engine.random_keys import micro_batch_key as micro_batch_key
+from unified_ipu.engine.renaming import RenamedReplica as RenamedReplica
 from unified_ipu.engine.rules import UpdateRules as UpdateRules
 
 __all__ = [
     "HostExecutor",
     "LearningRateFactor",
+    "RenamedReplica",
     "UpdateRules",
     "merge_metrics",
     "micro_batch_key",

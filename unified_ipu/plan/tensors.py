@@ -48,7 +48,7 @@ class Slot:
         bucket: Index of its bucket.
         offset: First element inside the bucket, in elements; starts on a 64-byte line.
         shape: Canonical shape.
-        permutation: Axes that bring the native layout to the canonical one, or None.
+        permutation: ``canonical = native.transpose(permutation)``; None: the axes are the same.
     """
 
     name: str

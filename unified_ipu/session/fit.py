@@ -105,6 +105,7 @@ class Fit:
             if (self._left == 0 or self._stopping.is_agreed()) and not is_last:
                 break
         certificate = self._train.certificate()
+        self._program.check_same_weights()
         if self._every == "epoch":
             self._evaluate()
         summary = EpochSummary(

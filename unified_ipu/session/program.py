@@ -16,7 +16,9 @@ from unified_ipu.report import Callback, Summary
 from unified_ipu.session.agreement import shared_buffers, synchronised_buffers
 from unified_ipu.session.batches import call_of
 from unified_ipu.session.evaluation import check_evaluation_loader, evaluate
+from unified_ipu.session.mixing import Mix
 from unified_ipu.session.prediction import Outputs
+from unified_ipu.session.same_weights import check_same_weights
 from unified_ipu.world import Place
 
 if TYPE_CHECKING:
@@ -35,9 +37,12 @@ class Program:
         target: str,
         factor: LearningRateFactor,
         can_train: bool,
+        mix: Mix,
     ) -> None:
         self.adapter = adapter
         self.target = target
+        self.mix = mix
+        """The adapters of all ranks."""
         self.update = 0
         """Updates begun so far, skipped ones included: keys the random numbers."""
         self.updates_happened = 0
@@ -288,6 +293,14 @@ class Program:
             CheckpointError: On all ranks, if it is missing, damaged, or of another model.
         """
         return self._session.restore(folder, model=self)
+
+    def check_same_weights(self) -> None:
+        """Compare all ranks' weights; ``fit`` does it after each epoch.
+
+        Raises:
+            NumericsError: On all ranks, if they are not the same.
+        """
+        check_same_weights(self._executor, self.communicator, self.mix)
 
     def synchronise_buffers(self) -> None:
         """Make the buffers of all ranks equal, by each one's rule; ``fit`` ends with it."""

@@ -14,7 +14,13 @@ from unified_ipu.comms import Communicator
 from unified_ipu.errors import CheckpointError, ConfigError
 from unified_ipu.session.own_buffers import load_own
 from unified_ipu.session.program import Program
-from unified_ipu.session.saving import Named, raise_together, sorted_out, tensors_of
+from unified_ipu.session.saving import (
+    Named,
+    check_not_mixed,
+    raise_together,
+    sorted_out,
+    tensors_of,
+)
 
 if TYPE_CHECKING:
     from unified_ipu.session.session import Session
@@ -48,6 +54,7 @@ def restore(
             fit; nothing is changed then.
     """
     named = sorted_out(what, "restore")
+    check_not_mixed(named)
     communicator = session.communicator("data")
     communicator.barrier(name="session.restore, which every rank must call")
     with communicator.phase("loading"):

@@ -10,6 +10,7 @@ from unified_ipu.checkpoint import has_checkpoints
 from unified_ipu.data import Loader
 from unified_ipu.errors import ConfigError
 from unified_ipu.report import Callback
+from unified_ipu.session.mixing import refuse_mixed
 from unified_ipu.session.restoring import restore
 from unified_ipu.session.saving import raise_together, save
 
@@ -53,6 +54,8 @@ class Checkpointing:
                 f"resume={resume!r} needs checkpoint=, the folder to resume from; or give the "
                 "folder itself as resume="
             )
+        if folder is not None or resume:  # now, not after the first epoch
+            refuse_mixed(program.mix, "fit(checkpoint=) or resume=", "leave them out")
         self._program = program
         self._what: Dict[str, Any] = {"model": program, "train": train}
         self._folder = None if folder is None else Path(folder)

@@ -22,6 +22,7 @@ from unified_ipu.checkpoint import (
 from unified_ipu.comms import Communicator
 from unified_ipu.data import Loader
 from unified_ipu.errors import CheckpointError, ConfigError, ContractError, UnifiedIpuError
+from unified_ipu.session.mixing import refuse_mixed
 from unified_ipu.session.own_buffers import Buffers
 from unified_ipu.session.program import Program
 
@@ -74,6 +75,18 @@ def sorted_out(what: Mapping[str, Any], verb: str) -> Named:
     return Named(programs, loaders)
 
 
+def check_not_mixed(named: Named) -> None:
+    """Refuse checkpoints of ranks with several adapters, whose optimizers keep other state.
+
+    Raises:
+        ConfigError: If a program's ranks have several.
+    """
+    for program in named.programs.values():
+        refuse_mixed(
+            program.mix, "a checkpoint", "keep program.weights() of one rank and load_weights them"
+        )
+
+
 def save(
     session: Session,
     folder: Union[str, Path],
@@ -100,6 +113,7 @@ def save(
     """
     _check_keep(keep)
     named = sorted_out(what, "save")
+    check_not_mixed(named)
     communicator = session.communicator("data")
     communicator.barrier(name="session.save, which every rank must call")
     with communicator.phase("saving"):

@@ -7,6 +7,7 @@ beside this one; longer ones import theirs when they are called.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import (
@@ -40,8 +41,15 @@ from unified_ipu.errors import AdapterNotFoundError, ConfigError, PlanError, loc
 from unified_ipu.events import Counters, PhaseClock
 from unified_ipu.plan import BatchPlan, Plan
 from unified_ipu.session.agreement import agree_on_tensors
+from unified_ipu.session.first_batches import MixedExecutor
 from unified_ipu.session.first_on_host import first_on_host
 from unified_ipu.session.joining import Joined, join_plan
+from unified_ipu.session.mixing import (
+    Mix,
+    agree_on_mix,
+    check_can_rename,
+    under_canonical_names,
+)
 from unified_ipu.session.notes import log_notes
 from unified_ipu.session.program import Program, can_train
 from unified_ipu.session.rank_log import RankLog
@@ -205,7 +213,9 @@ class Session:
             weight: ``batch -> W`` for a loss whose mean is not over samples.
             loss_reduction: ``"mean"``, ``"sum"`` or ``"none"``; None reads it from the loss.
             trainable: Names, or a predicate of a name, for ``ui.optim``; None trains all.
-            names: This model's names to canonical ones; not built yet.
+            names: This model's names to canonical ones, ``{"fc/kernel": "fc.weight"}``, with axes
+                where they differ: ``{"fc/kernel": ["fc.weight", "IO->OI"]}``. The program then has
+                the canonical names and shapes. With it ranks may use several adapters.
             adapter: Name of the adapter; None asks each whether it accepts the model.
 
         Raises:
@@ -214,7 +224,7 @@ class Session:
         """
         with located(self.rank):
             communicator = self.communicator("data")
-            _check_compile(loss, objective, loss_reduction, names)
+            _check_compile(loss, objective, loss_reduction)
             chosen, model = self._adapter_for(model, adapter)
             target = self._target(chosen)
             if callable(optimizer) and not hasattr(optimizer, "step"):
@@ -233,12 +243,13 @@ class Session:
                 seed=self.plan.seed,
                 program=len(self._programs),
             )
+            mix = agree_on_mix(job, adapter=chosen.name, communicator=communicator)
             built = chosen.build(job, self.plan, self.place)
             notes = [*chosen.lower(self.plan, target).notes, *getattr(built, "notes", ())]
             log_notes(notes, is_first=self.is_first)
-            executor = self._executor(built, job)
+            executor = self._executor(built, job, mix)
             with communicator.phase("compiling"):
-                agree_on_tensors(executor, communicator, adapter=chosen.name)
+                agree_on_tensors(executor, communicator, mix)
             update = self.plan.update
             program = Program(
                 self,
@@ -251,6 +262,7 @@ class Session:
                     schedule=schedule if is_ours else None,
                 ),
                 can_train=can_train(executor, optimizer),
+                mix=mix,
             )
             self._programs.append(program)
             return program
@@ -279,14 +291,19 @@ class Session:
             raise PlanError(f"adapter {adapter.name!r} on {target!r} refuses {reasons}")
         return target
 
-    def _executor(self, built: Union[Replica, Executor], job: Job) -> Executor:
+    def _executor(self, built: Union[Replica, Executor], job: Job, mix: Mix) -> Executor:
         if isinstance(built, Executor):
+            check_can_rename(built, mix)
             return built
         if isinstance(built, CountsCopies):
             built.count_copies(self.counters)
-        return HostExecutor(
+        communicator = self.communicator("data")
+        if mix.is_mixed or mix.is_renamed:
+            built = under_canonical_names(built, job.names, mix, communicator)
+        kind: Any = partial(MixedExecutor, mix=mix) if mix.is_mixed else HostExecutor
+        executor: Executor = kind(
             built,
-            self.communicator("data"),
+            communicator,
             rules=UpdateRules(
                 reduction=self.plan.update.reduction,
                 clip_norm=self.plan.update.clip_norm,
@@ -298,6 +315,7 @@ class Session:
             clock=self.clock,
             counters=self.counters,
         )
+        return executor
 
     def loader(
         self,
@@ -421,7 +439,7 @@ class Session:
             return restore(self, folder, what)[0]
 
 
-def _check_compile(loss: Any, objective: Any, loss_reduction: Optional[str], names: Any) -> None:
+def _check_compile(loss: Any, objective: Any, loss_reduction: Optional[str]) -> None:
     if loss is not None and objective is not None:
         raise ConfigError("compile got loss= and objective=; give one of them")
     if objective is not None and not callable(objective):
@@ -430,5 +448,3 @@ def _check_compile(loss: Any, objective: Any, loss_reduction: Optional[str], nam
         raise ConfigError(
             f"loss_reduction={loss_reduction!r}; expected one of {', '.join(REDUCTIONS)}"
         )
-    if names is not None:
-        raise ConfigError("names=: mapping names between models is not built yet; leave it out")

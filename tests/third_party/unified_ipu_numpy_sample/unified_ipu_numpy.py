@@ -99,12 +99,13 @@ class NumpyReplica:
 
     def bind(self, slots: Sequence[Slot], gradients: Sequence[Buffer]) -> None:
         self._buckets = gradients
-        self._views = {
-            slot.name: gradients[slot.bucket][
-                slot.offset : slot.offset + self._parameters[slot.name].size
-            ].reshape(slot.shape)
-            for slot in slots
-        }
+        self._views = {}
+        for slot in slots:
+            end = slot.offset + self._parameters[slot.name].size
+            part = gradients[slot.bucket][slot.offset : end].reshape(slot.shape)
+            if slot.permutation is not None:
+                part = part.transpose(np.argsort(slot.permutation))
+            self._views[slot.name] = part
 
     def begin_update(self) -> None:
         for bucket in self._buckets:
@@ -417,8 +418,8 @@ class NumpyAdapter:
             raise ConfigError("numpy models do not return a loss; pass loss= or objective=")
         if job.optimizer is not None and not isinstance(job.optimizer, (optim.SGD, optim.Adam)):
             raise CapabilityError(NAME, "there are no native optimizers; use unified_ipu.optim")
-        if job.schedule is not None or job.names:
-            raise CapabilityError(NAME, "native schedulers and names= are not supported")
+        if job.schedule is not None:
+            raise CapabilityError(NAME, "native schedulers are not supported")
         arrays = list(job.model.parameters.values())
         if len({id(array) for array in arrays}) != len(arrays):
             raise CapabilityError(NAME, "shared parameters are not written")

@@ -73,6 +73,7 @@ class NumpySubject:
     """See ``unified_ipu.testing.Subject``."""
 
     adapter = "numpy"
+    threads = True
 
     def linear(self, weight: Any, bias: Optional[Any] = None, *, dtype: str = "float64") -> Model:
         names = {"weight": "w"} if bias is None else {"weight": "w", "bias": "b"}

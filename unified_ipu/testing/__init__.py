@@ -9,6 +9,7 @@ from unified_ipu.testing.bad_input import BadInputSuite as BadInputSuite
 from unified_ipu.testing.data_law import DataLawSuite as DataLawSuite
 from unified_ipu.testing.evaluation import EvaluationSuite as EvaluationSuite
 from unified_ipu.testing.plugin import (
+    pytest_addoption as pytest_addoption,
     pytest_configure as pytest_configure,
     requires_capability as requires_capability,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "UpdateOracleSuite",
     "WarmPool",
     "WeightsSuite",
+    "pytest_addoption",
     "pytest_configure",
     "requires_capability",
     "run_ranks",

@@ -6,15 +6,34 @@ from typing import Any
 
 import pytest
 
+from unified_ipu.testing.clause_table import ClauseTable
 from unified_ipu.testing.suite import support_of
+
+ADAPTER = "--unified-ipu-adapter"
+SUBJECT = "--unified-ipu-subject"
+TARGET = "--unified-ipu-target"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what the command ``conformance`` hands over."""
+    group = parser.getgroup("unified-ipu", "conformance of an installed adapter")
+    group.addoption(ADAPTER, metavar="NAME", help="print a table by clause for this adapter")
+    group.addoption(SUBJECT, metavar="MODULE:CLASS", help="instead of the registered subject")
+    group.addoption(TARGET, metavar="TARGET", default="auto", help="where programs run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marks that suites use."""
-    config.addinivalue_line(
-        "markers", "requires_capability(capability, ...): what an adapter must declare as usable"
-    )
-    config.addinivalue_line("markers", "case(id): a fault that people met in practice")
+    """Declare the marks that suites use, and count by clause if a table is wanted."""
+    for line in (
+        "requires_capability(capability, ...): what an adapter must declare as usable",
+        "holds(clause, ...): clauses that a test holds beside the one in its name",
+        "case(id): a fault that people met in practice",
+    ):
+        config.addinivalue_line("markers", line)
+    adapter = config.getoption(ADAPTER, default=None)
+    if adapter:
+        table = ClauseTable(adapter, config.getoption(TARGET))
+        config.pluginmanager.register(table, "unified-ipu-clauses")
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from unified_ipu.world import World
 
 
 def call_scenario(
-    world: World, *, subject: Subject, scenario: Scenario, arguments: Dict[str, Any]
+    world: World, *, subject: Subject, target: str, scenario: Scenario, arguments: Dict[str, Any]
 ) -> Any:
     """Return ``scenario(rank, **arguments)``."""
-    return scenario(Rank(subject, world), **arguments)
+    return scenario(Rank(subject, world, target=target), **arguments)

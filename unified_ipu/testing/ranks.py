@@ -26,15 +26,17 @@ class Rank:
         subject: Of the adapter under test.
         world: Of this rank.
         communicator: Of ranks that are threads; None lets the session connect.
+        target: Of the plans of its sessions.
     """
 
     subject: Subject
     world: World
     communicator: Optional[Communicator] = None
+    target: str = "auto"
 
     def session(self, plan: Optional[Mapping[str, Any]] = None) -> Session:
         """A session of a plan given as nested tables, in this rank's world."""
-        settings = Plan.from_dict({**(plan or {})}).replace(
+        settings = Plan.from_dict({"target": self.target, **(plan or {})}).replace(
             {"comms.timeout_seconds": TIMEOUT_SECONDS}
         )
         return Session(settings, world=self.world, communicator=self.communicator, argv=[])
@@ -53,17 +55,19 @@ class ThreadRanks:
 
     Args:
         subject: Of the adapter under test.
+        target: Where its programs run.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, target: str = "auto") -> None:
         self._subject = subject
+        self._target = target
 
     def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
         """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
         return run_ranks(
             size,
             lambda world, communicator: scenario(
-                Rank(self._subject, world, communicator), **kwargs
+                Rank(self._subject, world, communicator, self._target), **kwargs
             ),
             timeout_seconds=TIMEOUT_SECONDS,
         )
@@ -75,18 +79,25 @@ class PoolRanks:
     Args:
         subject: Of the adapter under test; travels pickled.
         pool: Its workers import the framework once.
+        target: Where its programs run.
     """
 
-    def __init__(self, subject: Subject, pool: WarmPool) -> None:
+    def __init__(self, subject: Subject, pool: WarmPool, target: str = "auto") -> None:
         self._subject = subject
         self._pool = pool
+        self._target = target
 
     def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
         """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
         from unified_ipu.testing.pool_task import call_scenario  # it needs Rank
 
         return self._pool.run(
-            call_scenario, size, subject=self._subject, scenario=scenario, arguments=kwargs
+            call_scenario,
+            size,
+            subject=self._subject,
+            target=self._target,
+            scenario=scenario,
+            arguments=kwargs,
         )
 
 

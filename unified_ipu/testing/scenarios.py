@@ -129,6 +129,15 @@ def train(
         return log.result(session)
 
 
+def names_of(rank: Rank, *, model: Make) -> Dict[str, str]:
+    """Names of a model's tensors: canonical ones to the framework's own.
+
+    On a rank, since the test process shall import no framework.
+    """
+    built: Model = model.on(rank.subject)
+    return dict(built.names)
+
+
 def caught(rank: Rank, *, run: Training) -> Any:
     """Train, and return the error it ends with as ``Raised``."""
     return outcome_of(lambda: train(rank, run=run))

@@ -41,6 +41,11 @@ def requires(*capabilities: Capability) -> pytest.MarkDecorator:
     return pytest.mark.requires_capability(*capabilities)
 
 
+def holds(*clauses: str) -> pytest.MarkDecorator:
+    """Name clauses that a test holds beside the one in its name."""
+    return pytest.mark.holds(*clauses)
+
+
 def support_of(adapter: str, capability: Capability) -> Support:
     """Level that the adapter of that name declares; a missing one is no support."""
     return load_adapter(adapter).support.get(capability, Support.NOT_WRITTEN)

@@ -24,9 +24,10 @@ from unified_ipu.testing.scenarios import (
     compiled,
     halving,
     make,
+    names_of,
     train,
 )
-from unified_ipu.testing.subject import Model, Subject
+from unified_ipu.testing.subject import Model
 from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error, requires
 
 SPLITS = [(16, 1, 1), (4, 1, 4), (4, 4, 1), (4, 2, 2), (2, 2, 4), (2, 4, 2), (1, 16, 1)]
@@ -314,14 +315,14 @@ class UpdateDecisionSuite(AdapterSuite):
 
     @pytest.mark.parametrize("bad", [math.inf, math.nan])
     def test_l1_7_a_gradient_that_is_not_finite_ends_all_ranks_alike(
-        self, ranks: Ranks, subject: Subject, bad: float
+        self, ranks: Ranks, bad: float
     ) -> None:
         def batch(x: float) -> Any:
             return (samples.column(x), samples.ones(1))
 
         steps = [[batch(1), batch(1)], [batch(1), batch(bad)], [batch(1), batch(1)]]
         results = ranks.run(train_then_fail, 3, run=product_run(None, {}, steps=steps))
-        name = subject.linear(samples.column(0.0)).names["weight"]
+        name = ranks.run(names_of, model=linear(0.0))[0]["weight"]
         for kinds, message, weight in results:
             assert "NumericsError" in kinds
             assert "update 1" in message

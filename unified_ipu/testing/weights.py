@@ -11,8 +11,14 @@ from unified_ipu.adapter import Capability, optim
 from unified_ipu.data import arrays
 from unified_ipu.testing import samples
 from unified_ipu.testing.ranks import Raised, Rank, Ranks, outcome_of
-from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make, train
-from unified_ipu.testing.subject import Subject
+from unified_ipu.testing.scenarios import (
+    Training,
+    batch_plan,
+    compiled,
+    make,
+    names_of,
+    train,
+)
 from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error, requires
 
 
@@ -163,18 +169,14 @@ class WeightsSuite(AdapterSuite):
         got = ranks.run(load_part)[0]
         assert all(np.array_equal(got[name], value) for name, value in expected.items())
 
-    def test_an_unknown_name_is_refused_with_the_known_ones(
-        self, ranks: Ranks, subject: Subject
-    ) -> None:
+    def test_an_unknown_name_is_refused_with_the_known_ones(self, ranks: Ranks) -> None:
         (message,) = all_raise(ranks, load_wrong, 1, "ConfigError", name="nonsense", shape=(2,))
         assert "'nonsense'" in message
-        assert mlp().on(subject).names["weight.0"] in message
+        assert ranks.run(names_of, model=mlp())[0]["weight.0"] in message
 
-    def test_a_wrong_shape_is_refused_with_both_shapes(
-        self, ranks: Ranks, subject: Subject
-    ) -> None:
+    def test_a_wrong_shape_is_refused_with_both_shapes(self, ranks: Ranks) -> None:
         (message,) = all_raise(ranks, load_wrong, 1, "ConfigError", name="bias.0", shape=(5,))
-        assert repr(mlp().on(subject).names["bias.0"]) in message
+        assert repr(ranks.run(names_of, model=mlp())[0]["bias.0"]) in message
         assert "(4,)" in message
         assert "(5,)" in message
 
@@ -203,9 +205,9 @@ class WeightsSuite(AdapterSuite):
             else:
                 assert again == once
 
-    def test_only_what_is_named_is_trained(self, ranks: Ranks, subject: Subject) -> None:
+    def test_only_what_is_named_is_trained(self, ranks: Ranks) -> None:
         x, y = samples.regression(8)
-        bias = mlp().on(subject).names["bias.1"]
+        bias = ranks.run(names_of, model=mlp())[0]["bias.1"]
         start = samples.canonical_mlp()
         for trainable in ([bias], _Named(bias)):
             run = run_of(

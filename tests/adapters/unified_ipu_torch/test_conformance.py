@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.adapters.unified_ipu_torch.torch_subject import TorchSubject
 from unified_ipu import testing
+from unified_ipu_torch.conformance import TorchSubject
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -1,103 +1,77 @@
-"""The torch adapter's models for the conformance suites."""
+"""What the conformance kit tests this adapter with; imports torch only when a model is made."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
-import torch
 
 from unified_ipu.adapter import Loss, optim
 from unified_ipu.testing import Model
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-def linear(weight: Any, bias: Optional[Any], dtype: str) -> torch.nn.Linear:
-    weight = np.asarray(weight)
-    inputs, outputs = weight.shape
-    layer = torch.nn.Linear(inputs, outputs, bias=bias is not None, dtype=DTYPES[dtype])
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor(weight.T.copy()))
-        if bias is not None:
-            layer.bias.copy_(torch.tensor(np.asarray(bias)))
-    return layer
-
-
-def parameter(value: float) -> torch.nn.Parameter:
-    return torch.nn.Parameter(torch.tensor([value], dtype=torch.float64))
-
-
-class Branches(torch.nn.Module):
-    def __init__(self, a: float, b: float, c: float, frozen: float) -> None:
-        super().__init__()
-        self.a, self.b, self.c = parameter(a), parameter(b), parameter(c)
-        self.frozen = parameter(frozen)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        chosen = self.b if bool(x[0, 1]) else self.a
-        return x[:, :1] * chosen + self.frozen
-
-
-class Scale(torch.nn.Module):
-    def __init__(self, weight: torch.nn.Parameter) -> None:
-        super().__init__()
-        self.weight = weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.weight
-
-
-class Tied(torch.nn.Module):
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.first = Scale(parameter(value))
-        self.second = Scale(self.first.weight)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scaled: torch.Tensor = self.second(self.first(x))
-        return scaled
 
 
 class TorchSubject:
     """See ``unified_ipu.testing.Subject``."""
 
     adapter = "torch"
+    preload = ("torch",)
 
     def linear(self, weight: Any, bias: Optional[Any] = None, *, dtype: str = "float64") -> Model:
+        """``x @ weight + bias``."""
+        from unified_ipu_torch.conformance_models import linear
+
         names = {"weight": "weight"} if bias is None else {"weight": "weight", "bias": "bias"}
         return Model(linear(weight, bias, dtype), names, frozenset({"weight"}))
 
     def mlp(
         self, weights: Sequence[Any], biases: Sequence[Any], *, dtype: str = "float64"
     ) -> Model:
-        layers: list = []
-        for weight, bias in zip(weights, biases):
-            layers += [linear(weight, bias, dtype), torch.nn.Tanh()]
+        """Linear layers with tanh between."""
+        from unified_ipu_torch.conformance_models import mlp
+
         names = {f"weight.{k}": f"{2 * k}.weight" for k in range(len(weights))}
         transposed = frozenset(names)
         names.update({f"bias.{k}": f"{2 * k}.bias" for k in range(len(biases))})
-        return Model(torch.nn.Sequential(*layers[:-1]), names, transposed)
+        return Model(mlp(weights, biases, dtype), names, transposed)
 
     def branches(self, a: float, b: float, c: float, frozen: float) -> Model:
-        names = {name: name for name in ("a", "b", "c", "frozen")}
-        return Model(Branches(a=a, b=b, c=c, frozen=frozen), names)
+        """Four parameters, of which a micro-batch uses two."""
+        from unified_ipu_torch.conformance_models import Branches
+
+        values = {"a": a, "b": b, "c": c, "frozen": frozen}
+        return Model(Branches(values), {name: name for name in values})
 
     def dropout_probe(self, size: int, rate: float) -> Model:
+        """``dropout(x) @ weight``."""
+        import torch
+
+        from unified_ipu_torch.conformance_models import linear
+
         last = linear(np.zeros((size, 1)), None, "float64")
         native = torch.nn.Sequential(torch.nn.Dropout(rate), last)
         return Model(native, {"weight": "1.weight"}, frozenset({"weight"}))
 
     def normalised(self) -> Model:
+        """Batch normalisation of one feature, times ``weight``."""
+        import torch
+
+        from unified_ipu_torch.conformance_models import linear
+
         norm = torch.nn.BatchNorm1d(1, affine=False, dtype=torch.float64)
         native = torch.nn.Sequential(norm, linear(np.ones((1, 1)), None, "float64"))
         names = {"weight": "1.weight", "mean": "0.running_mean", "variance": "0.running_var"}
         return Model(native, names, frozenset({"weight"}))
 
     def tied(self, weight: float) -> Model:
+        """``x * weight * weight``."""
+        from unified_ipu_torch.conformance_models import Tied
+
         return Model(Tied(weight), {"weight": "first.weight", "twin": "second.weight"})
 
     def mean_squared_error(self, reduction: str = "mean") -> Any:
+        """``torch.nn.MSELoss``."""
+        import torch
+
         return torch.nn.MSELoss(reduction=reduction)
 
     def cross_entropy(
@@ -106,13 +80,18 @@ class TorchSubject:
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> Any:
+        """``torch.nn.CrossEntropyLoss``."""
+        import torch
+
         weight = None
         if class_weights is not None:
             weight = torch.tensor(class_weights, dtype=torch.float64)
         return torch.nn.CrossEntropyLoss(weight, ignore_index=ignore_index, reduction=reduction)
 
     def product_loss(self, reduction: str = "mean") -> Any:
-        def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """``outputs * targets`` summed over axis 1."""
+
+        def loss(outputs: Any, targets: Any) -> Any:
             rows = (outputs * targets).sum(dim=1)
             if reduction == "none":
                 return rows
@@ -121,7 +100,9 @@ class TorchSubject:
         return loss
 
     def token_objective(self, penalty: float = 0.0) -> Any:
-        def objective(model: torch.nn.Linear, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """The masked sum of ``x * weight``, and a penalty."""
+
+        def objective(model: Any, batch: Mapping[str, Any]) -> Loss:
             x, mask = batch["x"], batch["mask"]
             outputs = model(x.reshape(-1, 1)).reshape(x.shape)
             weight = mask.sum()
@@ -131,6 +112,9 @@ class TorchSubject:
         return objective
 
     def native_optimizer(self, model: Model, settings: Any, rates: Mapping[str, float]) -> Any:
+        """A ``torch.optim`` optimizer with one group a rate."""
+        import torch
+
         named = dict(model.native.named_parameters())
         groups = [{"params": [named[model.names[n]]], "lr": rate} for n, rate in rates.items()]
         if isinstance(settings, optim.SGD):
@@ -143,9 +127,15 @@ class TorchSubject:
         )
 
     def native_schedule(self, optimizer: Any, factor: float) -> Any:
+        """``ExponentialLR``."""
+        import torch
+
         return torch.optim.lr_scheduler.ExponentialLR(optimizer, factor)
 
     def tensors(self, tree: Any) -> Any:
+        """Torch tensors of the arrays in a tree."""
+        import torch
+
         if isinstance(tree, dict):
             return {key: self.tensors(child) for key, child in tree.items()}
         if isinstance(tree, (tuple, list)):
@@ -153,7 +143,12 @@ class TorchSubject:
         return torch.tensor(tree)
 
     def read(self, model: Model) -> Dict[str, Any]:
-        return {name: p.detach().numpy().copy() for name, p in model.native.named_parameters()}
+        """Parameters of the user's own model."""
+        named = model.native.named_parameters()
+        return {name: p.detach().cpu().numpy().copy() for name, p in named}
 
     def random_state(self) -> Tuple[bytes, ...]:
+        """State of the global generator."""
+        import torch
+
         return (torch.get_rng_state().numpy().tobytes(),)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Record as Record,
         available_adapters as available_adapters,
         load_adapter as load_adapter,
+        losses as losses,
         metrics as metrics,
         optim as optim,
     )
@@ -93,6 +94,7 @@ __all__ = [
     "data",
     "launch",
     "load_adapter",
+    "losses",
     "metrics",
     "optim",
 ]
@@ -102,7 +104,15 @@ _HOMES = {
     "plan": ("Plan",),
     "world": ("World",),
     "session": ("Program", "Session"),
-    "adapter": ("Loss", "Record", "available_adapters", "load_adapter", "metrics", "optim"),
+    "adapter": (
+        "Loss",
+        "Record",
+        "available_adapters",
+        "load_adapter",
+        "losses",
+        "metrics",
+        "optim",
+    ),
     "report": (
         "BestCheckpoint",
         "Callback",

@@ -38,7 +38,8 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
         value = value.view(torch.int16)
     array: Any = value.numpy()
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B")
+    flat: Any = np.ascontiguousarray(array).reshape(-1)
+    return memoryview(flat).cast("B")
 
 
 def put_values(model: Any, values: Mapping[str, torch.Tensor]) -> None:

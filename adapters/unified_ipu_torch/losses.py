@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from unified_ipu.adapter import losses
 from unified_ipu.errors import ConfigError
 
 CLASSES = "the sum of the class weights of the targets that are not ignored"
@@ -113,6 +114,37 @@ def as_module(loss: Any) -> Any:
         ) from error
 
 
+def module_of(loss: losses.OutputLoss, dtype: torch.dtype) -> nn.Module:
+    """Return the module of ``torch.nn`` that computes one of ``ui.losses``.
+
+    Args:
+        loss: What it is to compute.
+        dtype: Of the model's outputs: class weights must have it.
+
+    Raises:
+        ConfigError: If it is a kind that a newer core brought.
+    """
+    by_class: Dict[str, Callable[..., nn.Module]] = {
+        "softmax_cross_entropy": nn.CrossEntropyLoss,
+        "negative_log_likelihood": nn.NLLLoss,
+    }
+    by_element: Dict[str, Callable[..., nn.Module]] = {
+        "sigmoid_cross_entropy": nn.BCEWithLogitsLoss,
+        "mean_squared_error": nn.MSELoss,
+        "mean_absolute_error": nn.L1Loss,
+    }
+    if loss.kind in by_class:
+        weights = loss.class_weights
+        weight = None if weights is None else torch.tensor(weights, dtype=dtype)
+        ignored = -100 if loss.ignore_index is None else loss.ignore_index
+        return by_class[loss.kind](weight, ignore_index=ignored, reduction=loss.reduction)
+    if loss.kind in by_element:
+        return by_element[loss.kind](reduction=loss.reduction)
+    if loss.kind == "huber":
+        return nn.HuberLoss(reduction=loss.reduction, delta=loss.delta)
+    raise ConfigError(f"ui.losses.{loss.kind} is not written for torch; pass a loss of torch.nn")
+
+
 def denominator(loss: Any) -> Optional[str]:
     """Say what one of torch's losses divides its mean by, or None for others."""
     for kind, words in _DENOMINATORS.items():
@@ -142,6 +174,7 @@ class KnownLoss:
         self._each.reduction = "none"
         self._takes_indices = words == CLASSES
         self._ignored = getattr(loss, "ignore_index", None)
+        self._has_class_weights = self._takes_indices and loss.weight is not None
         self._pass = _PASSING.get(next(k for k in _DENOMINATORS if isinstance(loss, k)))
 
     @property
@@ -152,7 +185,7 @@ class KnownLoss:
     @property
     def usually_counts_rows(self) -> bool:
         """Whether W is the number of rows for one plain class index a row."""
-        return self.words == ROWS or (self.words == CLASSES and self._loss.weight is None)
+        return self.words == ROWS or (self._takes_indices and not self._has_class_weights)
 
     def __call__(self, outputs: Any, targets: Any) -> torch.Tensor:
         """Return the loss as the user configured it."""
@@ -174,16 +207,18 @@ class KnownLoss:
             targets: As they came from the loader, ``[rows, ...]``.
             counted: ``[rows]`` bool, or None if all rows count.
         """
-        if self.words != CLASSES:
+        if not self._takes_indices:
             return None
         array = _on_host(targets)
+        if counted is None and not self._has_class_weights and array.dtype.kind != "f":
+            return float(array.size - np.count_nonzero(array == self._ignored))
         if array.dtype.kind == "f":  # probabilities of classes: every position counts
             share = 1.0 if counted is None else float(np.mean(counted))
             return float(array.size / array.shape[1] * share)
         kept = array != self._ignored
         if counted is not None:
             kept = kept & counted.reshape((-1,) + (1,) * (array.ndim - 1))
-        if self._loss.weight is None:
+        if not self._has_class_weights:
             return float(np.count_nonzero(kept))
         weights = _on_host(self._loss.weight)
         # An index that is out of range is torch's to report.

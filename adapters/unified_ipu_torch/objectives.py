@@ -7,10 +7,10 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Protocol, Tuple
 import numpy as np
 import torch
 
-from unified_ipu.adapter import Job, Loss, Tree
+from unified_ipu.adapter import Job, Loss, Tree, losses
 from unified_ipu.errors import ConfigError
 from unified_ipu_torch.batches import Batch, call_model, split
-from unified_ipu_torch.losses import KnownLoss, as_module, denominator
+from unified_ipu_torch.losses import KnownLoss, as_module, denominator, module_of
 
 _REDUCTIONS = ("mean", "sum", "none")
 
@@ -77,14 +77,7 @@ def build_objective(job: Job, device: torch.device) -> Objective:
         return UserObjective(job.objective)
     if job.loss is None:
         return ModelObjective(job.weight, job.loss_reduction)
-    loss = as_module(job.loss)
-    if isinstance(loss, torch.nn.Module):
-        if any(True for _ in loss.parameters()):
-            raise ConfigError(
-                f"loss={type(loss).__name__} has parameters of its own; make it a part of the "
-                "model, let forward return the loss, and pass loss=None"
-            )
-        loss.to(device)
+    loss = _native_loss(job, device)
     own = getattr(loss, "reduction", None)
     own = own if own in {*_REDUCTIONS, "batchmean"} else None
     asked = job.loss_reduction
@@ -94,8 +87,29 @@ def build_objective(job: Job, device: torch.device) -> Objective:
             f"out, or make the loss with reduction={asked!r}"
         )
     if denominator(loss) is not None:
-        return KnownObjective(KnownLoss(loss), job.weight)
+        select = job.loss.select if isinstance(job.loss, losses.OutputLoss) else None
+        return KnownObjective(KnownLoss(loss), job.weight, select)
     return OpaqueObjective(loss, job.weight, asked or own)
+
+
+def _native_loss(job: Job, device: torch.device) -> Any:
+    if isinstance(job.loss, losses.OutputLoss):
+        loss: Any = module_of(job.loss, _floating_type(job.model))
+    else:
+        loss = as_module(job.loss)
+    if isinstance(loss, torch.nn.Module):
+        if any(True for _ in loss.parameters()):
+            raise ConfigError(
+                f"loss={type(loss).__name__} has parameters of its own; make it a part of the "
+                "model, let forward return the loss, and pass loss=None"
+            )
+        loss.to(device)
+    return loss
+
+
+def _floating_type(model: torch.nn.Module) -> torch.dtype:
+    floating = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(floating, torch.get_default_dtype())
 
 
 def _given_weight(function: Callable[[Any], Any], batch: Batch) -> float:
@@ -117,9 +131,15 @@ def _given_weight(function: Callable[[Any], Any], batch: Batch) -> float:
 class KnownObjective:
     """``loss=`` is one of torch's own: W is what it divides by itself."""
 
-    def __init__(self, loss: KnownLoss, weight: Optional[Callable[[Any], Any]]) -> None:
+    def __init__(
+        self,
+        loss: KnownLoss,
+        weight: Optional[Callable[[Any], Any]],
+        select: Optional[Callable[[Any], Any]] = None,
+    ) -> None:
         self._loss = loss
         self._weight = weight
+        self._select = select
 
     @property
     def counts_rows(self) -> bool:
@@ -139,16 +159,17 @@ class KnownObjective:
         """Run model and loss."""
         x, targets, sample_weight = split(batch.tree)
         outputs = call_model(model, x)
+        read = outputs if self._select is None else self._select(outputs)
         if batch.counted is None and sample_weight is None:
             if weight is None:
-                weight = self._loss.units(outputs, targets, None)
-            value = self._loss(outputs, targets)
+                weight = self._loss.units(read, targets, None)
+            value = self._loss(read, targets)
             if self._loss.is_mean:
                 return Score(value, weight, weight, outputs=outputs)
             return Score(value.sum(), 1.0, weight, outputs=outputs)
-        each = self._loss.each(outputs, targets)
+        each = self._loss.each(read, targets)
         if weight is None:
-            weight = self._loss.units(outputs, targets, batch.counted)
+            weight = self._loss.units(read, targets, batch.counted)
         value = _sum_rows(each, batch, sample_weight, averaged=self._loss.reduction != "sum")
         return Score(value, 1.0, weight, outputs=outputs)
 

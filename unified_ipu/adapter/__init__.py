@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unified_ipu.adapter import metrics as metrics, optim as optim
+from unified_ipu.adapter import losses as losses, metrics as metrics, optim as optim
 from unified_ipu.adapter.capability import Capability as Capability, Support as Support
 from unified_ipu.adapter.contract import (
     Adapter as Adapter,
@@ -93,6 +93,7 @@ __all__ = [
     "is_aligned",
     "leaves",
     "load_adapter",
+    "losses",
     "metrics",
     "named",
     "optim",

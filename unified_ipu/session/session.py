@@ -32,6 +32,7 @@ from unified_ipu.adapter import (
     Replica,
     available_adapters,
     find_adapter,
+    losses,
 )
 from unified_ipu.checkpoint import KEEP
 from unified_ipu.comms import Communicator
@@ -204,8 +205,8 @@ class Session:
 
         Args:
             model: The framework's model, or a callable that makes it.
-            loss: The framework's loss or ``callable(outputs, targets)``; None if the model
-                returns its loss.
+            loss: The framework's loss, one of ``ui.losses``, or ``callable(outputs, targets)``;
+                None if the model returns its loss.
             objective: ``(model, batch) -> ui.Loss``, instead of ``loss``.
             optimizer: The framework's, one of ``ui.optim``, ``callable(model)`` that makes one,
                 or None: only to evaluate.
@@ -233,7 +234,7 @@ class Session:
             job = Job(
                 model=model,
                 optimizer=optimizer,
-                loss=loss,
+                loss=losses.described(loss),
                 objective=objective,
                 loss_reduction=loss_reduction,
                 weight=weight,

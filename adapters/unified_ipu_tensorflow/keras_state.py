@@ -109,7 +109,8 @@ class Keras2State:
         self._optimizer = optimizer
         self._held: Optional[tf.Variable] = None
         decay = getattr(optimizer, "_initial_decay", 0.0)
-        if decay:
+        # Nadam calls by that name what decays its momentum, not its rate.
+        if decay and "Nadam" not in {kind.__name__ for kind in type(optimizer).__mro__}:
             raise ConfigError(
                 f"{type(optimizer).__qualname__}(decay={decay}) changes the rate inside a call; "
                 "use the schedule tf.keras.optimizers.schedules.InverseTimeDecay(learning_rate, "

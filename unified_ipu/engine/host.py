@@ -53,6 +53,7 @@ class HostExecutor:
         self._counters = counters
         self._rounds = rounds_of(replica, communicator)
         self._path: Optional[GradientPath] = None
+        self._is_closed = False
         self._metric_names: Optional[Tuple[str, ...]] = None
 
     def run(self, call: Call) -> Record:
@@ -68,16 +69,19 @@ class HostExecutor:
         loss_sum, weight, samples, happened = 0.0, 0.0, 0, 0
         norm = math.nan
         metrics: Dict[str, Tuple[float, float]] = {}
-        for update in call.updates:
-            outcome = self._run_update(update, call.lr_factor)
-            loss_sum += outcome.loss_sum
-            weight += outcome.weight
-            samples += outcome.samples
-            merge_metrics(metrics, outcome.metrics)
-            if outcome.happened:
-                happened += 1
-                norm = outcome.norm
-        self._replica.end_call(happened)
+        path = self._ready_path()
+        with self._clock.phase("compute"):  # what waits for data or ranks inside pauses it
+            for update in call.updates:
+                outcome = self._run_update(path, update, call.lr_factor)
+                loss_sum += outcome.loss_sum
+                weight += outcome.weight
+                samples += outcome.samples
+                if outcome.metrics:
+                    merge_metrics(metrics, outcome.metrics)
+                if outcome.happened:
+                    happened += 1
+                    norm = outcome.norm
+            self._replica.end_call(happened)
         after = self._clock.seconds()
         return Record(
             update=call.updates[-1].number,
@@ -93,52 +97,55 @@ class HostExecutor:
             seconds={name: after[name] - before.get(name, 0.0) for name in after},
         )
 
-    def _run_update(self, update: Update, lr_factor: float) -> Outcome:
-        if self._path is None:
-            self._prepare()
-        path, replica = self._ready_path()
-        with self._clock.phase("compute"):
-            replica.begin_update()
-            scale = path.scale(update)
-            samples, ran = 0, False
-            for micro in self._rounds(update.micro_batches):
-                samples += _real_rows(micro)
-                ran = True
-                key = micro_batch_key(
-                    self._rules.seed,
-                    program=self._rules.program,
-                    kind=TRAINING,
-                    update=update.number,
-                    micro_batch=micro.index,
-                )
-                replica.forward_backward(micro, scale=scale, seed=key, ready=_ignore)
-            tally = replica.finish_update()
-            self.has_trained = self.has_trained or ran
+    def _run_update(self, path: GradientPath, update: Update, lr_factor: float) -> Outcome:
+        replica, rules = self._replica, self._rules
+        replica.begin_update()
+        scale = path.scale(update)
+        samples, ran = 0, False
+        for micro in self._rounds(update.micro_batches):
+            samples += _real_rows(micro)
+            ran = True
+            key = micro_batch_key(
+                rules.seed,
+                program=rules.program,
+                kind=TRAINING,
+                update=update.number,
+                micro_batch=micro.index,
+            )
+            replica.forward_backward(micro, scale=scale, seed=key, ready=_ignore)
+        tally = replica.finish_update()
+        self.has_trained = self.has_trained or ran
         if self._metric_names is None:
-            self._agree_on_metrics(tally)
+            with self._clock.phase("communication"):
+                self._agree_on_metrics(tally)
         outcome = path.finish(
             update, tally, samples=samples, ran=ran, metric_names=self._metric_names
         )
         self._check(update, outcome)
-        if not outcome.happened:
-            self._counters.add("updates_without_weight")
-            return outcome
-        with self._clock.phase("compute"):
+        if outcome.happened:
             replica.apply(lr_factor=lr_factor, used=outcome.used, scale=outcome.scale)
+        else:
+            self._counters.add("updates_without_weight")
         return outcome
 
-    def _ready_path(self) -> Tuple[GradientPath, Replica]:
-        if self._path is None:
-            raise ConfigError("the program is closed; compile it again to go on")
-        return self._path, self._replica
+    def _ready_path(self) -> GradientPath:
+        """Lay out the gradients at the first call.
 
-    def _prepare(self) -> None:
+        Raises:
+            ConfigError: If the program is closed.
+        """
+        if self._path is None:
+            if self._is_closed:
+                raise ConfigError("the program is closed; compile it again to go on")
+            self._path = self._prepared_path()
+        return self._path
+
+    def _prepared_path(self) -> GradientPath:
         trained = trained_tensors(self._replica.tensors())
         if self._communicator.size == 1:
-            self._path = local_path(self._replica, self._rules, trained)
-            return
+            return local_path(self._replica, self._rules, trained)
         with self._communicator.phase("compiling"):
-            self._path = reduced_path(
+            return reduced_path(
                 self._replica,
                 HeaderLayout(len(trained)),
                 self._rules,
@@ -231,7 +238,7 @@ class HostExecutor:
         self._replica.close()
         if self._path is not None:
             self._path.close()
-        self._path = None
+        self._path, self._is_closed = None, True
 
 
 def trained_tensors(specs: Sequence[TensorSpec]) -> List[TensorSpec]:

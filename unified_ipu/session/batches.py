@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any, List
 
-from unified_ipu.adapter import Call, MicroBatch, Update, rows
+from unified_ipu.adapter import MicroBatch, Update, rows
 from unified_ipu.errors import ConfigError
 
 UNKNOWN_SAMPLES = -1  # only the reduction can tell how many samples the other ranks passed
 
 
-def call_of(batch: Any, *, micro_batch_size: int, replica: int, num_replicas: int) -> Call:
-    """Make a call of one update of this rank's micro-batches.
+def update_of(
+    batch: Any, number: int, *, micro_batch_size: int, replica: int, num_replicas: int
+) -> Update:
+    """Make one update of this rank's micro-batches.
 
     Args:
         batch: ``(x, y)``, ``(x, y, sample_weight)`` or any tree of arrays; or a list of those,
             one a micro-batch, empty on a rank without samples.
+        number: Of the update.
         micro_batch_size: B, the most rows one of them may have.
         replica: Index of this rank's replica.
         num_replicas: R over the world.
@@ -26,6 +29,7 @@ def call_of(batch: Any, *, micro_batch_size: int, replica: int, num_replicas: in
     """
     parts: List[Any] = batch if isinstance(batch, list) else [batch]
     micro_batches: List[MicroBatch] = []
+    total = 0
     for position, part in enumerate(parts):
         count = rows(part)
         if count > micro_batch_size:
@@ -34,8 +38,6 @@ def call_of(batch: Any, *, micro_batch_size: int, replica: int, num_replicas: in
                 f"{micro_batch_size}; pass a list of smaller ones, or raise the setting"
             )
         if count:
-            micro_batches.append(
-                MicroBatch(index=position * num_replicas + replica, tree=part, rows=count)
-            )
-    total = sum(micro.rows for micro in micro_batches) if num_replicas == 1 else UNKNOWN_SAMPLES
-    return Call(updates=(Update(number=0, micro_batches=micro_batches, samples=total),))
+            micro_batches.append(MicroBatch(position * num_replicas + replica, part, count))
+            total += count
+    return Update(number, micro_batches, total if num_replicas == 1 else UNKNOWN_SAMPLES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from unified_ipu.adapter import Call, Executor, Metric, Record, Update
 from unified_ipu.checkpoint import KEEP
@@ -14,7 +14,7 @@ from unified_ipu.events import Counters, PhaseClock
 from unified_ipu.plan import Plan
 from unified_ipu.report import Callback, Summary
 from unified_ipu.session.agreement import shared_buffers, synchronised_buffers
-from unified_ipu.session.batches import call_of
+from unified_ipu.session.batches import update_of
 from unified_ipu.session.evaluation import check_evaluation_loader, evaluate
 from unified_ipu.session.mixing import Mix
 from unified_ipu.session.prediction import Outputs
@@ -54,6 +54,9 @@ class Program:
         self._is_closed = False
         self._rank = session.rank
         self._seed = session.plan.seed
+        self._micro_batch_size = session.batch.micro_batch_size
+        self._replica = session.place.replicas[0]
+        self._num_replicas = session.place.num_replicas
 
     @property
     def session(self) -> Session:
@@ -118,26 +121,30 @@ class Program:
                     "this program trains nothing: it was compiled without an optimizer, or none "
                     "of the optimizer's parameters needs a gradient"
                 )
-            if not isinstance(call, Call):
-                call = call_of(
-                    call,
-                    micro_batch_size=self._session.batch.micro_batch_size,
-                    replica=self.place.replicas[0],
-                    num_replicas=self.place.num_replicas,
-                )
-            record: Record = self._executor.run(self._stamped(call))
-            self.update += len(call.updates)
+            updates, epoch = self._numbered(call)
+            factor = self._factor(self.updates_happened)
+            record: Record = self._executor.run(Call(updates, epoch, factor, self._seed))
+            self.update += len(updates)
             self.updates_happened += record.updates
             return record
 
-    def _stamped(self, call: Call) -> Call:
+    def _numbered(self, call: Any) -> Tuple[Tuple[Update, ...], int]:
+        first = self.update
+        if not isinstance(call, Call):
+            update = update_of(
+                call,
+                first,
+                micro_batch_size=self._micro_batch_size,
+                replica=self._replica,
+                num_replicas=self._num_replicas,
+            )
+            return (update,), 0
         # Made anew, as `replace` costs several times as much.
         updates = [
-            Update(self.update + index, update.micro_batches, update.samples, update.weight)
+            Update(first + index, update.micro_batches, update.samples, update.weight)
             for index, update in enumerate(call.updates)
         ]
-        factor = self._factor(self.updates_happened)
-        return Call(tuple(updates), call.epoch, factor, self._seed)
+        return tuple(updates), call.epoch
 
     def fit(
         self,

@@ -230,7 +230,7 @@ class Session:
             target = self._target(chosen)
             if callable(optimizer) and not hasattr(optimizer, "step"):
                 optimizer = optimizer(model)
-            is_ours = schedule is not None and callable(schedule) and not hasattr(schedule, "step")
+            is_ours = _gives_factors(schedule, chosen)
             job = Job(
                 model=model,
                 optimizer=optimizer,
@@ -438,6 +438,14 @@ class Session:
 
         with located(self.rank):
             return restore(self, folder, what)[0]
+
+
+def _gives_factors(schedule: Any, adapter: Any) -> bool:
+    """Whether ``schedule=`` is a callable of the user's, not a scheduler of the framework."""
+    if not callable(schedule) or hasattr(schedule, "step"):
+        return False
+    owns = getattr(adapter, "owns_schedule", None)
+    return owns is None or not owns(schedule)
 
 
 def _check_compile(loss: Any, objective: Any, loss_reduction: Optional[str]) -> None:

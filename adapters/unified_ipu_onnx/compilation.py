@@ -106,6 +106,8 @@ class Compiler:
     ) -> None:
         self.unsupported: List[Unsupported] = []
         self.fallbacks: List[Unsupported] = []
+        self.drawing: List[str] = []
+        self.coupling: List[str] = []
         self.presets: Dict[int, Any] = {ABSENT: None, UNWANTED: None}
         self.constants: Dict[int, torch.Tensor] = {}
         self.steps: List[Step] = []
@@ -223,8 +225,13 @@ class Compiler:
             self._define(proto, scope, trains=False)
             return
         function = operator.build(node)
+        if operator.draws:
+            self.drawing.append(label)
+        if operator.couples:
+            self.coupling.append(label)
         if (
-            operator.changes
+            operator.draws
+            or operator.couples
             or subgraphs
             or context.inner
             or not self._fold(function, operator, proto, inputs, scope)

@@ -49,8 +49,8 @@ class GraphModule(torch.nn.Module):
         frozen: Tensors in the place of weights that are not trained: outputs of ``Constant``
             nodes, and initializers that ``trainable`` left out.
         running_statistics: Names of the buffers that training moves by averages.
-        batch_dependent: Labels of nodes whose result for a row depends on the other rows.
-        random: Labels of nodes that draw random numbers when the module is training.
+        coupling: Nodes whose result for a row depends on the other rows, when training.
+        drawing: Nodes that draw random numbers, when training.
         fallbacks: Nodes that the reference evaluator of ONNX computes, without gradients.
     """
 
@@ -59,13 +59,13 @@ class GraphModule(torch.nn.Module):
     initializer_names: Dict[str, str]
     frozen: Tuple[str, ...]
     running_statistics: Tuple[str, ...]
+    coupling: Tuple[str, ...]
+    drawing: Tuple[str, ...]
     fallbacks: Tuple[Unsupported, ...]
 
     def __init__(self) -> None:
         super().__init__()
         self.initializer_names = {}
-        self.frozen = ()
-        self.running_statistics = ()
         self._mode = Mode()
         self._constant_names: Dict[int, str] = {}
 
@@ -198,6 +198,11 @@ class GraphModule(torch.nn.Module):
             raise refuse(compiler.unsupported)
         self.output_names = tuple(value.name for value in graph.output)
         self.frozen = tuple(sorted(uses.weights - chosen)) + tuple(sorted(uses.constants))
+        self.running_statistics = tuple(
+            own for own, name in self.initializer_names.items() if name in uses.states
+        )
+        self.coupling = tuple(compiler.coupling)
+        self.drawing = tuple(compiler.drawing)
         self.fallbacks = tuple(compiler.fallbacks)
         self._seal(compiler, scope, held)
 

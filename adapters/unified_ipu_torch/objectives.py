@@ -239,6 +239,12 @@ class ModelObjective:
         """The model's own loss."""
         return take_loss(call_model(model, tree))[0]
 
+    def outputs(self, result: Any) -> Any:
+        """Of what the model returned, all but the loss."""
+        value, outputs = take_loss(result)
+        is_loss = isinstance(value, torch.Tensor) and value.ndim == 0
+        return outputs if is_loss and outputs is not None else result
+
 
 class UserObjective:
     """``objective=``: the user returns the pair."""

@@ -43,7 +43,7 @@ from unified_ipu_torch.gradients import (
     without_gradient,
 )
 from unified_ipu_torch.model_checks import holds, layers_that_see_the_micro_batch
-from unified_ipu_torch.objectives import ModelObjective, Score, build_objective, take_loss
+from unified_ipu_torch.objectives import ModelObjective, Objective, Score, build_objective
 from unified_ipu_torch.optimizers import (
     build_optimizer,
     check_parameters,
@@ -82,7 +82,8 @@ class TorchReplica:
     ) -> None:
         self._model: torch.nn.Module = job.model.to(device)
         self._device = device
-        self._objective = build_objective(job, device)
+        self._objective = self._make_objective(job)
+        self._inference: Any = self._model
         parameters = {plain_name(name): p for name, p in self._model.named_parameters()}
         self._optimizer = build_optimizer(job.optimizer, parameters, job.trainable)
         if self._optimizer is not None:
@@ -112,6 +113,9 @@ class TorchReplica:
         self._is_deterministic = deterministic
         if deterministic:
             determinism.acquire()
+
+    def _make_objective(self, job: Job) -> Objective:
+        return build_objective(job, self._device)
 
     def _choose_trained(
         self, parameters: Mapping[str, torch.nn.Parameter]
@@ -270,7 +274,7 @@ class TorchReplica:
             pairs: Dict[str, Tuple[Any, Any]] = {"loss": (0.0, 0.0)}
             outputs = None
             if weight != 0.0:
-                score = self._objective.score(self._model, batch, weight)
+                score = self._objective.score(self._inference, batch, weight)
                 total = 0.0 if score.value is None else score.value.double() * score.factor
                 pairs["loss"] = (total, score.weight)
                 pairs.update(checked_metrics(score.metrics))
@@ -290,7 +294,7 @@ class TorchReplica:
     ) -> Dict[str, Tuple[Any, Any]]:
         x, targets, _ = split(batch.tree)
         if outputs is None:
-            outputs = call_model(self._model, x)
+            outputs = call_model(self._inference, x)
         if batch.counted is not None:
             outputs = select_rows(outputs, batch.counted)
             targets = select_rows(targets, batch.counted)
@@ -307,11 +311,8 @@ class TorchReplica:
         with translated(), keyed_generators(seed, self._device), evaluation_mode(self._model):
             batch = read_batch(micro, self._device, self._copies)
             if isinstance(self._objective, ModelObjective):
-                result = call_model(self._model, batch.tree)
-                value, outputs = take_loss(result)
-                is_loss = isinstance(value, torch.Tensor) and value.ndim == 0
-                return to_numpy(outputs if is_loss and outputs is not None else result)
-            return to_numpy(call_model(self._model, inputs(batch.tree)))
+                return to_numpy(self._objective.outputs(call_model(self._inference, batch.tree)))
+            return to_numpy(call_model(self._inference, inputs(batch.tree)))
 
     def read(self, names: Sequence[str]) -> Dict[str, Any]:
         """Copies of the named tensors."""

@@ -116,8 +116,7 @@ class Catalog:
         averaged = {
             plain_name(f"{prefix}.{name}" if prefix else name)
             for prefix, module in self._model.named_modules(remove_duplicate=False)
-            if isinstance(module, _NormBase) and not getattr(module, "holds_collectives", False)
-            for name in ("running_mean", "running_var")
+            for name in _running_statistics(module)
         }
         first: Dict[int, str] = {}
         for native, buffer in self._persistent_buffers():
@@ -203,6 +202,15 @@ class Catalog:
             on_device = group.get("capturable") or group.get("fused")
             made = value.clone().to(parameter.device if on_device else "cpu")
         self._optimizer.state[parameter][slot] = made
+
+
+def _running_statistics(module: torch.nn.Module) -> Sequence[str]:
+    """Buffers of a layer that move by averages over a micro-batch; layers of others name theirs."""
+    if getattr(module, "holds_collectives", False):
+        return ()
+    if isinstance(module, _NormBase):
+        return ("running_mean", "running_var")
+    return tuple(getattr(module, "running_statistics", ()))
 
 
 def plain_name(name: str) -> str:

@@ -80,7 +80,7 @@ def join_plan(
             logger.warning("%s", warning)
     mesh = Mesh({"data": int(resolved.mesh.data), "stage": resolved.mesh.stage})
     mesh.check(world.world_size)
-    place = mesh.place(world.rank, world.local_rank)
+    place = mesh.place(world.rank, world.local_rank, local_size=world.local_world_size)
     return Joined(world, resolved, mesh, place, str(folder))
 
 

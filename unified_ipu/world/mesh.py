@@ -131,13 +131,21 @@ class Mesh:
         here = self.coordinates(rank)
         return tuple(self.rank({**here, axis: index}) for index in range(self._axes[axis]))
 
-    def place(self, rank: int, local_rank: int, *, device_index: Optional[int] = None) -> Place:
+    def place(
+        self,
+        rank: int,
+        local_rank: int,
+        *,
+        device_index: Optional[int] = None,
+        local_size: int = 1,
+    ) -> Place:
         """Place of a process that drives one replica, or one stage of it.
 
         Args:
             rank: ``0 <= rank < size``.
             local_rank: Index of the process on its host.
             device_index: Its accelerator, or None on CPU.
+            local_size: Number of processes on that host.
 
         Raises:
             ConfigError: If there is no such rank.
@@ -151,6 +159,7 @@ class Mesh:
             replicas=range(replica, replica + 1),
             num_replicas=self._axes.get("data", 1),
             device_index=device_index,
+            local_size=local_size,
         )
 
     def __eq__(self, other: object) -> bool:

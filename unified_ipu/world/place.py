@@ -17,6 +17,7 @@ class Place:
         replicas: The replicas this process drives, counted over the world.
         num_replicas: Data-parallel copies of the model over the world.
         device_index: Accelerator of this process, or None on CPU.
+        local_size: Number of processes on this host, who share its cores.
     """
 
     rank: int = 0
@@ -25,3 +26,4 @@ class Place:
     replicas: range = range(1)
     num_replicas: int = 1
     device_index: Optional[int] = None
+    local_size: int = 1

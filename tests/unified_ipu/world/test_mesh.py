@@ -65,7 +65,7 @@ def test_groups_along_an_axis_are_a_partition_and_agree_with_numpy(mesh, data):
 
 
 def test_a_place_counts_replicas_along_the_data_axis():
-    place = Mesh({"data": 2, "stage": 4}).place(6, 2, device_index=3)
+    place = Mesh({"data": 2, "stage": 4}).place(6, 2, device_index=3, local_size=4)
     assert place == Place(
         rank=6,
         local_rank=2,
@@ -73,6 +73,7 @@ def test_a_place_counts_replicas_along_the_data_axis():
         replicas=range(1, 2),
         num_replicas=2,
         device_index=3,
+        local_size=4,
     )
 
 

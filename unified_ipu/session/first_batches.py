@@ -127,18 +127,25 @@ def check_losses(mix: Mix, scored: Sequence[Scored]) -> bool:
     losses = [one.loss for one in scored]
     if not any(weights) or not any(map(math.isfinite, losses)):
         return False
-    if all(map(_close_to(weights[0]), weights)) and all(map(_close_to(losses[0]), losses)):
-        return True
-    table = "; ".join(
-        f"{mix.named(rank)} {losses[rank]:.9g} over a weight of {weights[rank]:.9g}"
-        for rank in range(len(scored))
-    )
-    raise ConfigError(
-        f"the ranks' losses of one micro-batch differ: {table}. The weights are the same, so the "
-        "models or their losses are not: look for a Flatten after channels-last layers without a "
-        "Permute before it, for axes in names=, for other defaults (eps, padding, activation), and "
-        "for a loss over logits in one framework and over probabilities in the other"
-    )
+    if not all(map(_close_to(losses[0]), losses)):
+        raise ConfigError(
+            f"the ranks' losses of one micro-batch differ: {_by_rank(mix, losses, 'has')}. The "
+            "weights are the same, so the models or their losses are not: look for a Flatten after "
+            "channels-last layers without a Permute before it, for axes in names=, for other "
+            "defaults (eps, padding, activation), and for a loss over logits in one framework and "
+            "over probabilities in the other"
+        )
+    if not all(map(_close_to(weights[0]), weights)):
+        raise ConfigError(
+            "the ranks' losses of one micro-batch are means over different units: "
+            f"{_by_rank(mix, weights, 'counts')}. Samples of one rank would weigh more than those "
+            "of another: give losses that count the same, or weight= on each rank"
+        )
+    return True
+
+
+def _by_rank(mix: Mix, values: Sequence[float], verb: str) -> str:
+    return "; ".join(f"{mix.named(rank)} {verb} {value:.9g}" for rank, value in enumerate(values))
 
 
 class _close_to:  # noqa: N801 reads as a function

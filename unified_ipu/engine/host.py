@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -232,6 +233,23 @@ class HostExecutor:
     def forget_slots(self) -> None:
         """As ``Replica.forget_slots``."""
         self._replica.forget_slots()
+
+    def hand_back(self) -> None:
+        """As ``hand_back`` of the replica, if it has one."""
+        hand_back = getattr(self._replica, "hand_back", None)
+        if hand_back is not None:
+            hand_back()
+
+    def export_onnx(self, path: Path) -> None:
+        """As ``export_onnx`` of the replica.
+
+        Raises:
+            ConfigError: If it has none.
+        """
+        export = getattr(self._replica, "export_onnx", None)
+        if export is None:
+            raise ConfigError("the replica of this model has no export_onnx")
+        export(path)
 
     def close(self) -> None:
         """Let go of the gradients' memory; the model keeps its weights."""

@@ -9,6 +9,7 @@ elsewhere the adapter's layout is the layout, since transposing costs a pass ove
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -212,6 +213,23 @@ class RenamedReplica:
     def forget_slots(self) -> None:
         """As ``Replica.forget_slots``."""
         self._replica.forget_slots()
+
+    def hand_back(self) -> None:
+        """As ``hand_back`` of the replica, if it has one."""
+        hand_back = getattr(self._replica, "hand_back", None)
+        if hand_back is not None:
+            hand_back()
+
+    def export_onnx(self, path: Path) -> None:
+        """As ``export_onnx`` of the replica: the file has the model's own names.
+
+        Raises:
+            ConfigError: If it has none.
+        """
+        export = getattr(self._replica, "export_onnx", None)
+        if export is None:
+            raise ConfigError("the replica of this model has no export_onnx")
+        export(path)
 
     def close(self) -> None:
         """As ``Replica.close``."""

@@ -86,6 +86,7 @@ class Fit:
                 epochs.append(self._epoch(int(self._train.epoch)))
             self._save()  # with each rank's own buffers: it may be gone on with
             self._program.synchronise_buffers()
+            self._program.hand_back()
             summary = self._summary(tuple(epochs), perf_counter() - started, phases, counts)
         finally:
             self._tell("on_fit_end", summary)

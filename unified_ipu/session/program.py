@@ -278,12 +278,20 @@ class Program:
             self._executor.write(weights)
 
     def export_onnx(self, path: Union[str, Path]) -> None:
-        """Not built yet.
+        """Write the model with its weights as an ONNX file; collective, the first rank writes.
+
+        Args:
+            path: An existing file is replaced, in one step.
 
         Raises:
-            ConfigError: Always.
+            CapabilityError: If the adapter cannot export, or not this model.
+            ConfigError: On all ranks, if the file could not be written.
         """
-        raise ConfigError(f"export_onnx({str(path)!r}): exporting to ONNX is not built yet")
+        from unified_ipu.session.exporting import export_onnx
+
+        with located(self.place.rank):
+            self._check_open()
+            export_onnx(self._executor, path, adapter=self.adapter, communicator=self.communicator)
 
     def save(self, folder: Union[str, Path], *, keep: int = KEEP) -> Path:
         """Write a checkpoint of this program alone; ``session.save(folder, model=program)``.
@@ -315,6 +323,12 @@ class Program:
             specs = self._executor.tensors()
             values = synchronised_buffers(self._executor, self.communicator, specs)
             self._executor.write(values)
+
+    def hand_back(self) -> None:
+        """Put the weights into the user's own model where it is a copy; ``fit`` ends with it."""
+        hand_back = getattr(self._executor, "hand_back", None)
+        if hand_back is not None:
+            hand_back()
 
     def close(self) -> None:
         """Free the gradients' memory; the session does it too. The model keeps its weights."""

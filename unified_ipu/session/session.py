@@ -208,8 +208,8 @@ class Session:
             loss: The framework's loss, one of ``ui.losses``, or ``callable(outputs, targets)``;
                 None if the model returns its loss.
             objective: ``(model, batch) -> ui.Loss``, instead of ``loss``.
-            optimizer: The framework's, one of ``ui.optim``, ``callable(model)`` that makes one,
-                or None: only to evaluate.
+            optimizer: The framework's, one of ``ui.optim``, ``callable(model)`` that makes one
+                (of an ONNX model it gets the torch module made from it), or None: only to evaluate.
             schedule: The framework's scheduler, or ``callable(update) -> factor``.
             weight: ``batch -> W`` for a loss whose mean is not over samples.
             loss_reduction: ``"mean"``, ``"sum"`` or ``"none"``; None reads it from the loss.
@@ -228,6 +228,9 @@ class Session:
             _check_compile(loss, objective, loss_reduction)
             chosen, model = self._adapter_for(model, adapter)
             target = self._target(chosen)
+            prepare = getattr(chosen, "prepare", None)
+            if prepare is not None:
+                model = prepare(model)
             if callable(optimizer) and not hasattr(optimizer, "step"):
                 optimizer = optimizer(model)
             is_ours = _gives_factors(schedule, chosen)

@@ -124,6 +124,54 @@ def cast(node: Node) -> Function:
     return lambda x: x.to(dtype)
 
 
+def cast_like(node: Node) -> Function:
+    """To the element type of the second input."""
+    del node
+    return lambda x, other: x.to(other.dtype)
+
+
+def shape(node: Node) -> Function:
+    """Sizes of the axes, or of a range of them."""
+    start = node.integer("start")
+    end = node.integer("end") if node.has("end") else None
+    mode = node.mode
+    return lambda x: torch.tensor(x.shape[start:end], dtype=torch.int64, device=mode.device)
+
+
+def size(node: Node) -> Function:
+    """Number of elements."""
+    mode = node.mode
+    return lambda x: torch.tensor(x.numel(), dtype=torch.int64, device=mode.device)
+
+
+def constant_of_shape(node: Node) -> Function:
+    """One value everywhere; 0.0 in float32 if none is given."""
+    value = node.attributes.get("value", torch.zeros(1))
+    number, dtype, mode = value.item(), value.dtype, node.mode
+    return lambda sizes: torch.full(tuple(sizes), number, dtype=dtype, device=mode.device)
+
+
+def arange(node: Node) -> Function:
+    """From a start to before a limit by a step."""
+    mode = node.mode
+
+    def run(start: torch.Tensor, limit: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+        numbers = (float, int)[not start.is_floating_point()]
+        first, last, step = numbers(start), numbers(limit), numbers(delta)
+        # The standard counts first and then multiplies; torch's own rounding differs at the end.
+        count = max(-int((first - last) // step), 0)
+        places = torch.arange(count, device=mode.device)
+        return (first + places * step).to(start.dtype)
+
+    return run
+
+
+def non_zero(node: Node) -> Function:
+    """Places of what is not 0, one row an axis."""
+    del node
+    return lambda x: torch.nonzero(x).t()
+
+
 _TYPE_NUMBERS = {
     "FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7,
     "STRING": 8, "BOOL": 9, "FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13,
@@ -132,12 +180,18 @@ _TYPE_NUMBERS = {
 
 OPERATORS = (
     Operator("Cast", 1, cast),
+    Operator("CastLike", 15, cast_like),
     Operator("Concat", 1, concat),
     Operator("Constant", 1, constant),
+    Operator("ConstantOfShape", 9, constant_of_shape, ints=(0,)),
     Operator("Flatten", 1, flatten),
     Operator("Identity", 1, identity),
+    Operator("NonZero", 9, non_zero),
+    Operator("Range", 11, arange),
     Operator("Reshape", 1, reshape_attribute),
     Operator("Reshape", 5, reshape, ints=(1,)),
+    Operator("Shape", 1, shape),
+    Operator("Size", 1, size),
     Operator("Squeeze", 1, squeeze, ints=(1,)),
     Operator("Transpose", 1, transpose),
     Operator("Unsqueeze", 1, unsqueeze, ints=(1,)),

@@ -80,3 +80,31 @@ def pad(x: torch.Tensor, padding: Sequence[Tuple[int, int]], value: float = 0.0)
     """Pad the last axes; torch counts them from the last."""
     flat = [side for pair in reversed(padding) for side in pair]
     return functional.pad(x, flat, value=value) if any(flat) else x
+
+
+def overhang(
+    sizes: Sequence[int], kernel: Sequence[int], window: Window, padding: Sequence[Tuple[int, int]]
+) -> List[int]:
+    """Rows that the last window of ``ceil_mode`` hangs over the padded end, one number an axis.
+
+    A window that would start behind the input and its first padding is left out, as ONNX says
+    since 1.16 and torch always did.
+
+    Args:
+        sizes: Of the spatial axes of the input.
+        kernel: Size of the window.
+        window: The other attributes.
+        padding: Of each axis.
+    """
+    num_axes = len(kernel)
+    if not window.ceil_mode:
+        return [0] * num_axes
+    found = []
+    for axis, (size, (before, after)) in enumerate(zip(sizes, padding)):
+        stride = window.stride(num_axes)[axis]
+        reach = window.dilation(num_axes)[axis] * (kernel[axis] - 1) + 1
+        count = -(-(size + before + after - reach) // stride) + 1
+        if (count - 1) * stride >= size + before:
+            count -= 1
+        found.append(max((count - 1) * stride + reach - size - before - after, 0))
+    return found

@@ -187,6 +187,11 @@ class Replica(Protocol):
 
     ``notes``, if there are any, are sentences that ``compile`` logs on the first rank.
 
+    A replica whose model has no tensors before its first batch has ``is_built``, False until then,
+    and ``build_from(tree)``: called once on every rank, before the first update, with an empty
+    batch (0 rows, numpy arrays) of the structure, dtypes and shapes of the first one. Until then
+    ``tensors`` and what needs them raise ``ConfigError``.
+
     A replica whose model holds collectives of its own has an attribute ``holds_collectives`` that
     is True. It gets as many micro-batches as every other rank, those of 0 rows included, and runs
     forward and backward in each, also where W is 0.

@@ -7,6 +7,7 @@ from unified_ipu.engine.host import HostExecutor as HostExecutor, trained_tensor
 from unified_ipu.engine.learning_rate import LearningRateFactor as LearningRateFactor
 from unified_ipu.engine.random_keys import micro_batch_key as micro_batch_key
 from unified_ipu.engine.renaming import RenamedReplica as RenamedReplica
+from unified_ipu.engine.rounds import empty_like as empty_like, form_of as form_of
 from unified_ipu.engine.rules import UpdateRules as UpdateRules
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "LearningRateFactor",
     "RenamedReplica",
     "UpdateRules",
+    "empty_like",
+    "form_of",
     "merge_metrics",
     "micro_batch_key",
     "ratio",

@@ -67,7 +67,8 @@ def form_of(tree: Any) -> Any:
     if isinstance(tree, (tuple, list)):
         kind = "tuple" if isinstance(tree, tuple) else "list"
         return {kind: [form_of(child) for child in tree]}
-    dtype = str(getattr(tree, "dtype", "")).rpartition(".")[2]
+    kind = getattr(tree, "dtype", "")
+    dtype = str(getattr(kind, "name", kind)).rpartition(".")[2]
     try:
         name = np.dtype(dtype).str
     except TypeError as error:

@@ -45,6 +45,7 @@ from unified_ipu.session.agreement import agree_on_tensors
 from unified_ipu.session.first_batches import MixedExecutor
 from unified_ipu.session.first_on_host import first_on_host
 from unified_ipu.session.joining import Joined, join_plan
+from unified_ipu.session.late_build import LateExecutor, agree_on_build
 from unified_ipu.session.mixing import (
     Mix,
     agree_on_mix,
@@ -253,7 +254,9 @@ class Session:
             log_notes(notes, is_first=self.is_first)
             executor = self._executor(built, job, mix)
             with communicator.phase("compiling"):
-                agree_on_tensors(executor, communicator, mix)
+                has_tensors = agree_on_build(executor, communicator)
+                if has_tensors:
+                    agree_on_tensors(executor, communicator, mix)
             update = self.plan.update
             program = Program(
                 self,
@@ -265,7 +268,7 @@ class Session:
                     warmup_updates=update.warmup_updates,
                     schedule=schedule if is_ours else None,
                 ),
-                can_train=can_train(executor, optimizer),
+                can_train=can_train(executor, optimizer) if has_tensors else optimizer is not None,
                 mix=mix,
             )
             self._programs.append(program)
@@ -304,7 +307,11 @@ class Session:
         communicator = self.communicator("data")
         if mix.is_mixed or mix.is_renamed:
             built = under_canonical_names(built, job.names, mix, communicator)
-        kind: Any = partial(MixedExecutor, mix=mix) if mix.is_mixed else HostExecutor
+        kind: Any = HostExecutor
+        if mix.is_mixed:
+            kind = partial(MixedExecutor, mix=mix)
+        elif not getattr(built, "is_built", True):
+            kind = partial(LateExecutor, mix=mix)
         executor: Executor = kind(
             built,
             communicator,

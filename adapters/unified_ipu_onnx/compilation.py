@@ -46,10 +46,12 @@ class Unsupported:
     op_type: str
     domain: str
     opset: int
+    reason: str = ""
 
     def __str__(self) -> str:
         domain = self.domain or "ai.onnx"
-        return f"{self.op_type} (node {self.label!r}, domain {domain}, operator set {self.opset})"
+        place = f"node {self.label!r}, domain {domain}, operator set {self.opset}"
+        return f"{self.op_type} ({place})" + (f": {self.reason}" if self.reason else "")
 
 
 class Scope:
@@ -169,7 +171,7 @@ class Compiler:
             self._operator(operator, node, label, inputs, attributes, scope, context)
             return
         body = body or schema_body(
-            node, attributes, opset, lambda: context.types.of_inputs(node, inputs)
+            node, attributes, context.opsets, lambda: context.types.of_inputs(node, inputs)
         )
         if body is not None:
             self._inline(body, node, label, inputs, scope, context)
@@ -200,6 +202,10 @@ class Compiler:
         scope: Scope,
         context: _Context,
     ) -> None:
+        branch = _known_branch(proto, inputs, attributes)
+        if branch is not None:
+            self._branch(branch, proto, label, scope, context)
+            return
         subgraphs: List[Subgraph] = []
         inner = replace(context, prefix=f"{label}/", inner=True)
 
@@ -207,35 +213,29 @@ class Compiler:
             subgraphs.append(self._subgraph(graph, Scope(scope), inner))
             return subgraphs[-1]
 
-        branch = _known_branch(proto, inputs, attributes)
-        if branch is not None:
-            self._branch(branch, proto, label, scope, context)
-            return
-        node = self._describe(
-            proto,
-            label,
-            context.opsets.get(plain_domain(proto.domain), 1),
-            inputs,
-            {
+        opset = context.opsets.get(plain_domain(proto.domain), 1)
+        try:
+            values = {
                 name: parsed(attribute, base_dir=self._base_dir, subgraph=subgraph)
                 for name, attribute in attributes.items()
-            },
-        )
-        if self.unsupported and subgraphs:
+            }
+            node = self._describe(proto, label, opset, inputs, values)
+            # With a node missing in an inner graph there is nothing to build on.
+            function = None if subgraphs and self.unsupported else operator.build(node)
+        except CapabilityError as error:
+            function = None
+            self.unsupported.append(
+                Unsupported(label, proto.op_type, plain_domain(proto.domain), opset, error.message)
+            )
+        if function is None:
             self._define(proto, scope, trains=False)
             return
-        function = operator.build(node)
         if operator.draws:
             self.drawing.append(label)
         if operator.couples:
             self.coupling.append(label)
-        if (
-            operator.draws
-            or operator.couples
-            or subgraphs
-            or context.inner
-            or not self._fold(function, operator, proto, inputs, scope)
-        ):
+        stays = operator.draws or operator.couples or bool(subgraphs) or context.inner
+        if stays or not self._fold(function, operator, proto, inputs, scope):
             self._emit(function, operator, proto, label, inputs, subgraphs, scope)
 
     def _describe(
@@ -274,7 +274,7 @@ class Compiler:
         for index, value in enumerate(inputs):
             known = value.constant if value else None
             wants_numbers = index in operator.ints and known is not None
-            arguments.append(known.tolist() if wants_numbers and known is not None else known)
+            arguments.append(as_numbers(known) if wants_numbers and known is not None else known)
         with torch.no_grad():
             result = function(*arguments)
         results = result if len(proto.output) > 1 else (result,)
@@ -331,10 +331,10 @@ class Compiler:
                 return known[value.place]
         place = self.value().place
         if value.constant is not None:
-            self.presets[place] = value.constant.tolist()
+            self.presets[place] = as_numbers(value.constant)
             self._numbers_of[0][value.place] = place
         else:
-            self.steps.append(Step(torch.Tensor.tolist, (value.place,), (place,), "numbers"))
+            self.steps.append(Step(as_numbers, (value.place,), (place,), "numbers"))
             self._numbers_of[-1][value.place] = place
         return place
 
@@ -424,6 +424,12 @@ class Compiler:
         self.fallbacks.append(what)
         operator = Operator(proto.op_type, 1, lambda _: function)
         self._emit(function, operator, proto, what.label, inputs, (), scope)
+
+
+def as_numbers(tensor: torch.Tensor) -> List[Any]:
+    """Elements as Python numbers; waits for the device if the tensor is on one."""
+    numbers: List[Any] = tensor.reshape(-1).tolist()
+    return numbers
 
 
 def refuse(unsupported: Sequence[Unsupported]) -> CapabilityError:

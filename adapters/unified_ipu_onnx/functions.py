@@ -61,7 +61,7 @@ def local_body(
 def schema_body(
     node: NodeProto,
     attributes: Mapping[str, AttributeProto],
-    opset: int,
+    opsets: Mapping[str, int],
     input_types: Callable[[], Optional[Sequence[TypeProto]]],
 ) -> Optional[Body]:
     """Body that the ONNX standard gives an operator, or None.
@@ -69,10 +69,12 @@ def schema_body(
     Args:
         node: Any node.
         attributes: Its own, resolved.
-        opset: Version of its domain.
+        opsets: The caller's.
         input_types: Types of its inputs, an empty one for an absent input; None if unknown. Asked
             only if the body depends on them.
     """
+    domain = plain_domain(node.domain)
+    opset = opsets.get(domain, 1)
     schema = schema_of(node, opset)
     if schema is None:
         return None
@@ -93,7 +95,7 @@ def schema_body(
     function = FunctionProto()
     function.ParseFromString(serialized)
     # A body may import nothing; it is then written in the operator set it was asked for.
-    return Body(function, {"": version, **opsets_of(function.opset_import)}, bindings)
+    return Body(function, {**opsets, domain: version, **opsets_of(function.opset_import)}, bindings)
 
 
 def schema_of(node: NodeProto, opset: int) -> Any:

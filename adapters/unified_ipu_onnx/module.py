@@ -18,17 +18,18 @@ from typing import (
 )
 
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
-from unified_ipu.errors import ConfigError
+from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu_onnx.compilation import Compiler, Scope, Unsupported, Value, refuse
+from unified_ipu_onnx.errors import NAME
 from unified_ipu_onnx.functions import functions_of
 from unified_ipu_onnx.names import escape
 from unified_ipu_onnx.nodes import Mode
 from unified_ipu_onnx.operators import REGISTRY
 from unified_ipu_onnx.program import execute, seal, without_unused
 from unified_ipu_onnx.reading import opsets_of, read_model, real_inputs
-from unified_ipu_onnx.tensors import to_torch
+from unified_ipu_onnx.tensors import to_torch, torch_dtype
 from unified_ipu_onnx.trainable import Uses, is_float, uses_of
 from unified_ipu_onnx.value_types import Types
 
@@ -191,8 +192,10 @@ class GraphModule(torch.nn.Module):
             else:
                 scope.values[tensor.name] = compiler.constant(value)
         self.input_names = real_inputs(graph)
-        for name in self.input_names:
-            scope.values[name] = compiler.value()
+        for formal in graph.input:
+            if formal.name in self.input_names:
+                _check_type(formal)
+                scope.values[formal.name] = compiler.value()
         compiler.compile(graph, scope, opsets_of(proto.opset_import), Types.of_model(proto))
         if compiler.unsupported:
             raise refuse(compiler.unsupported)
@@ -260,6 +263,19 @@ class _Reserved:
 
     def __contains__(self, name: object) -> bool:
         return hasattr(self._module, str(name))
+
+
+def _check_type(formal: ValueInfoProto) -> None:
+    """Refuse an input that no torch tensor can hold; sequences come as lists of tensors.
+
+    Raises:
+        CapabilityError: Naming it.
+    """
+    if formal.type.HasField("tensor_type"):
+        try:
+            torch_dtype(formal.type.tensor_type.elem_type)
+        except CapabilityError as error:
+            raise CapabilityError(NAME, f"input {formal.name!r}: {error.message}") from error
 
 
 def _choose(uses: Uses, trainable: Trainable) -> Set[str]:

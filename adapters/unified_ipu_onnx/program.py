@@ -14,9 +14,13 @@ UNWANTED = 1  # place of outputs that nobody reads
 
 Environment = List[Any]
 # Function, places read (None: the function is given the environment), place or places written,
-# places that nothing reads afterwards.
+# places that nothing reads afterwards, node.
 Sealed = Tuple[
-    Callable[..., Any], Optional[Tuple[int, ...]], Union[int, Tuple[int, ...]], Tuple[int, ...]
+    Callable[..., Any],
+    Optional[Tuple[int, ...]],
+    Union[int, Tuple[int, ...]],
+    Tuple[int, ...],
+    str,
 ]
 
 
@@ -30,7 +34,7 @@ class Step:
         writes: Places of its outputs; one if the function returns one value.
         label: Node that it comes from.
         scoped: Whether it runs inner graphs.
-        changes: Whether it does more than compute its outputs, so that it must be kept.
+        returns_tuple: Whether the function returns a value for each of ``writes``.
     """
 
     function: Callable[..., Any]
@@ -49,7 +53,7 @@ class Subgraph:
         inputs: Places of its formal inputs.
         outputs: Places of its results.
         steps: To run in order.
-        num_outputs: How many results it has.
+        sealed: The same, as they run.
     """
 
     inputs: Tuple[int, ...]
@@ -72,19 +76,29 @@ class Subgraph:
 
 
 def execute(steps: Sequence[Sealed], environment: Environment) -> None:
-    """Run steps in order; results are left in ``environment``."""
-    for function, reads, writes, free in steps:
-        if reads is None:
-            result = function(environment)
-        else:
-            result = function(*[environment[place] for place in reads])
-        if writes.__class__ is int:
-            environment[writes] = result
-        else:
-            for place, value in zip(writes, result):  # type: ignore[arg-type]  # a tuple here
-                environment[place] = value
-        for place in free:
-            environment[place] = None
+    """Run steps in order; results are left in ``environment``.
+
+    Raises:
+        Exception: Whatever an operator raised, with the node behind its message.
+    """
+    label = ""
+    try:
+        for function, reads, writes, free, label in steps:  # noqa: B007  read when it fails
+            if reads is None:
+                result = function(environment)
+            else:
+                result = function(*[environment[place] for place in reads])
+            if writes.__class__ is int:
+                environment[writes] = result
+            else:
+                for place, value in zip(writes, result):  # type: ignore[arg-type]  # a tuple here
+                    environment[place] = value
+            for place in free:
+                environment[place] = None
+    except Exception as error:
+        # The type stays: out of memory is told from a wrong shape by it.
+        error.args = (f"{error} (in node {label!r} of the graph)", *error.args[1:])
+        raise
 
 
 def without_unused(steps: Sequence[Step], outputs: Sequence[int]) -> List[Step]:
@@ -122,6 +136,7 @@ def seal(steps: Sequence[Step], keep: Sequence[int], *, free: bool = True) -> Tu
             None if step.scoped else step.reads,
             step.writes if step.returns_tuple else step.writes[0],
             tuple(frees.get(index, ())),
+            step.label,
         )
         for index, step in enumerate(steps)
     )

@@ -21,8 +21,9 @@ class Operator:
         build: Called once for a node; returns the function that is called with the node's inputs
             in order, absent ones None (trailing ones left out). The function returns one tensor
             if the node lists one output, else a tuple of at least as many values as it lists.
-        ints: Positions of inputs that the function wants as (nested lists of) Python numbers:
-            shapes, axes, counts. They are constants, or read back from the device.
+        ints: Positions of inputs that the function wants as flat lists of Python numbers: shapes,
+            axes, counts. They are constants, or read back from the device. A single number comes
+            as a list of one.
         domain: Of the operator set.
         draws: Whether it draws random numbers when the module is training.
         couples: Whether the result for a row depends on the other rows when the module is

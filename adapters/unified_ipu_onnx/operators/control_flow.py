@@ -31,12 +31,13 @@ def loop(node: Node) -> Function:
 
     def run(
         environment: Environment,
-        count: Optional[int] = None,
+        limit: Optional[List[int]] = None,
         condition: Optional[torch.Tensor] = None,
         *carried: Any,
     ) -> Any:
-        count = count[0] if isinstance(count, list) else count
-        values, stacks = list(carried), [[] for _ in body.outputs[1 + num_carried :]]
+        count = limit[0] if limit else None
+        values = list(carried)
+        stacks: List[List[torch.Tensor]] = [[] for _ in body.outputs[1 + num_carried :]]
         step, goes_on = 0, condition is None or bool(condition)
         flag = torch.tensor(goes_on, device=mode.device)
         while goes_on and (count is None or step < count):

@@ -125,16 +125,12 @@ def tile_axis(node: Node) -> Function:
     """Repeat along one axis; before operator set 6."""
     del node
 
-    def run(x: torch.Tensor, tiles: Any, axis: Any) -> torch.Tensor:
+    def run(x: torch.Tensor, tiles: Sequence[int], axis: Sequence[int]) -> torch.Tensor:
         repeats = [1] * x.dim()
-        repeats[_single(axis)] = _single(tiles)
+        repeats[axis[0]] = tiles[0]
         return x.repeat(repeats)
 
     return run
-
-
-def _single(value: Any) -> int:
-    return int(value[0] if isinstance(value, list) else value)
 
 
 def expand(node: Node) -> Function:
@@ -142,7 +138,10 @@ def expand(node: Node) -> Function:
     del node
 
     def run(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))
+        more = len(shape) - x.dim()
+        sizes = [1] * -more + list(shape) if more < 0 else list(shape)
+        own = [1] * max(more, 0) + list(x.shape)
+        return x.expand([a if b == 1 else b for a, b in zip(own, sizes)])
 
     return run
 
@@ -161,11 +160,11 @@ def pad_inputs(node: Node) -> Function:
     def run(
         x: torch.Tensor,
         pads: Sequence[int],
-        value: Any = None,
+        value: Optional[Sequence[float]] = None,
         axes: Optional[Sequence[int]] = None,
     ) -> torch.Tensor:
-        value = 0.0 if value is None else value[0] if isinstance(value, list) else value
-        return _padded(x, pads, mode, value, range(x.dim()) if axes is None else axes)
+        along = range(x.dim()) if axes is None else axes
+        return _padded(x, pads, mode, value[0] if value else 0.0, along)
 
     return run
 

@@ -89,7 +89,8 @@ def norm_1(x: torch.Tensor, axes: List[int], keep: bool) -> torch.Tensor:
 def norm_2(x: torch.Tensor, axes: List[int], keep: bool) -> torch.Tensor:
     """Root of the sum of squares; its gradient at 0 is 0."""
     if x.is_floating_point():
-        return torch.linalg.vector_norm(x, 2, axes, keepdim=keep)
+        norm: torch.Tensor = torch.linalg.vector_norm(x, 2, axes, keepdim=keep)
+        return norm
     return total(x * x, axes, keep).double().sqrt().to(x.dtype)
 
 

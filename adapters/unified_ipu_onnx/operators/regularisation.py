@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 import torch
 
@@ -18,9 +18,13 @@ def dropout(node: Node) -> Function:
     fixed = node.number("ratio", 0.5)
     mode, wants_mask = node.mode, len(node.outputs) > 1
 
-    def run(x: torch.Tensor, ratio: Optional[float] = None, training: Optional[bool] = None) -> Any:
+    def run(
+        x: torch.Tensor,
+        ratio: Optional[List[float]] = None,
+        training: Optional[List[bool]] = None,
+    ) -> Any:
         del training
-        probability = fixed if ratio is None else ratio
+        probability = ratio[0] if ratio else fixed
         if not mode.training or probability == 0.0:
             return (x, torch.ones_like(x, dtype=torch.bool)) if wants_mask else x
         if not wants_mask:

@@ -1,0 +1,135 @@
+"""The TensorFlow adapter: what it supports, and how its parts come together."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Tuple
+
+from unified_ipu.adapter import Capability, Job, Lowering, Place, Plan, Support
+from unified_ipu.errors import AdapterLoadError, CapabilityError, ConfigError
+from unified_ipu_tensorflow.errors import NAME
+from unified_ipu_tensorflow.lower import lower
+
+if TYPE_CHECKING:
+    from unified_ipu_tensorflow.replica import TensorflowReplica
+
+_SEEDS = (1 << 31) - 1
+
+
+class TensorflowAdapter:
+    """Keras and plain TensorFlow models on ``cpu`` and ``cuda``."""
+
+    def __init__(self) -> None:
+        self.name = NAME
+        self.support: Mapping[Capability, Support] = {
+            Capability.NATIVE_OPTIMIZERS: Support.FULL,
+            Capability.NATIVE_SCHEDULES: Support.FULL,
+            Capability.RANDOM_LAYERS: Support.FULL,
+            Capability.BUFFERS: Support.FULL,
+            Capability.SHARED_PARAMETERS: Support.FULL,
+            Capability.MIXED_PRECISION: Support.NOT_WRITTEN,
+            Capability.ONNX_EXPORT: Support.NOT_WRITTEN,
+        }
+
+    def accepts(self, model: Any) -> bool:
+        """Whether it is a Keras layer, a ``tf.Module`` or a callable with trainable variables.
+
+        Who has one has imported TensorFlow.
+        """
+        tensorflow = sys.modules.get("tensorflow")
+        if tensorflow is None or isinstance(model, type) or not callable(model):
+            return False
+        from unified_ipu_tensorflow.keras_generation import is_keras, is_keras3
+
+        if is_keras(model):
+            return not is_keras3(model) or _runs_on_tensorflow()
+        return hasattr(model, "trainable_variables")
+
+    def targets(self) -> Tuple[str, ...]:
+        """``cuda`` where there is a device, then ``cpu``; none without TensorFlow.
+
+        Raises:
+            AdapterLoadError: If TensorFlow is not installed.
+        """
+        tensorflow = _import_tensorflow()
+        return ("cuda", "cpu") if tensorflow.config.list_physical_devices("GPU") else ("cpu",)
+
+    def seed(self, seed: int) -> None:
+        """Seed TensorFlow's generators, if it is imported already."""
+        tensorflow = sys.modules.get("tensorflow")
+        if tensorflow is not None:
+            tensorflow.random.set_seed(seed & _SEEDS)
+
+    def lower(self, plan: Plan, target: str) -> Lowering:
+        """Map every plan field to TensorFlow's settings or refuse it."""
+        return lower(plan, target)
+
+    @contextmanager
+    def scope(self, plan: Plan, place: Place) -> Iterator[None]:
+        """Seed the generators; share the host's cores and devices with the other ranks."""
+        if "tensorflow" not in sys.modules:
+            yield
+            return
+        from unified_ipu_tensorflow.building import seeded
+        from unified_ipu_tensorflow.runtime import take_rank
+
+        take_rank(plan, place, warns=False)
+        with seeded(plan.seed):
+            yield
+
+    def build(self, job: Job, plan: Plan, place: Place) -> TensorflowReplica:
+        """Check the job and return what drives the model; runs no forward.
+
+        Raises:
+            ConfigError: If something does not fit together.
+            CapabilityError: If the plan asks for what is not written.
+        """
+        _import_tensorflow()
+        from unified_ipu_tensorflow.model_checks import check_model
+        from unified_ipu_tensorflow.replica import TensorflowReplica
+        from unified_ipu_tensorflow.runtime import choose_target, take_rank
+
+        if not self.accepts(job.model):
+            raise ConfigError(
+                f"model is a {type(job.model).__qualname__}; expected a Keras model, a tf.Module "
+                "or a callable that has trainable_variables"
+            )
+        take_rank(plan, place, warns=True)
+        refused = lower(plan, choose_target(plan, place)).refused
+        if refused:
+            raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
+        check_model(job.model, place.num_replicas)
+        return TensorflowReplica(job, deterministic=plan.deterministic)
+
+    def denominator(self, loss: Any) -> Optional[str]:
+        """How Keras's own ``loss`` divides its mean, or None if it is not Keras's."""
+        if "tensorflow" not in sys.modules:
+            return None
+        from unified_ipu_tensorflow.losses import denominator
+
+        return denominator(loss)
+
+    def owns_schedule(self, schedule: Any) -> bool:
+        """Whether a ``schedule=`` is Keras's own, though it can be called."""
+        if "tensorflow" not in sys.modules:
+            return False
+        from unified_ipu_tensorflow.optimizers import is_schedule
+
+        return bool(is_schedule(schedule))
+
+
+def _runs_on_tensorflow() -> bool:
+    keras: Any = sys.modules["keras"]
+    return str(keras.config.backend()) == "tensorflow"
+
+
+def _import_tensorflow() -> Any:
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise AdapterLoadError(
+            NAME,
+            "TensorFlow cannot be imported; install it with: pip install 'unified-ipu[tensorflow]'",
+        ) from error
+    return tf

@@ -1,0 +1,99 @@
+"""Our plan as TensorFlow's own settings; pure, so it can be read and tested without a device."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+from unified_ipu.adapter import Lowering, Plan
+from unified_ipu_tensorflow.errors import NAME
+
+CORE = "core"
+"""Done by the update loop, the loader or the reducer; TensorFlow sees nothing of it."""
+
+UNUSED = "unused"
+"""Has no meaning on these targets."""
+
+HOST_FIELDS: Dict[str, str] = {
+    "target": "device",
+    "seed": "tf.random.set_seed",
+    "deterministic": "tf.config.experimental.enable_op_determinism",
+    "mesh.data": CORE,
+    "mesh.stage": "stages",
+    "batch.global_batch_size": CORE,
+    "batch.micro_batch_size": "rows of forward",
+    "batch.accumulation_per_replica": CORE,
+    "batch.updates_per_call": CORE,
+    "batch.remainder": CORE,
+    "update.reduction": CORE,
+    "update.lr_scaling": CORE,
+    "update.warmup_updates": CORE,
+    "update.base_global_batch_size": CORE,
+    "update.clip_norm": CORE,
+    "precision.compute": "keras.mixed_precision",
+    "precision.reduce": CORE,
+    "precision.loss_scale": CORE,
+    "comms.transport": CORE,
+    "comms.algorithm": CORE,
+    "comms.bucket_bytes": CORE,
+    "comms.compression": CORE,
+    "comms.overlap": CORE,
+    "comms.stall_report_seconds": CORE,
+    "comms.timeout_seconds": CORE,
+    "pipeline.schedule": UNUSED,
+    "pipeline.split": UNUSED,
+    "data.shuffle": CORE,
+    "data.isolate": CORE,
+    "data.workers": CORE,
+    "data.python": CORE,
+    "compile.cache_dir": UNUSED,
+    "compile.optimization_level": UNUSED,
+}
+"""Where every field of the plan goes on ``cpu`` and ``cuda``."""
+
+
+def lower(plan: Plan, target: str) -> Lowering:
+    """Map every plan field to TensorFlow's settings, or refuse it.
+
+    Args:
+        plan: Any valid plan.
+        target: ``"cpu"``, ``"cuda"``, or another one, which is refused.
+
+    Returns:
+        The settings, and what cannot be done.
+
+    Source: ours; ``test_adapter.py`` walks all fields.
+    """
+    if target not in {"cpu", "cuda"}:
+        change = 'set target = "cpu" or "cuda"'
+        return Lowering(
+            NAME, target, refused=(("target", f"{target} is not written for TensorFlow; {change}"),)
+        )
+    values = flatten(plan.to_dict())
+    settings: Dict[str, Any] = {}
+    for path, native in HOST_FIELDS.items():
+        if native not in {CORE, UNUSED}:
+            settings[native] = values[path]
+    settings["device"] = target
+    refused: List[Tuple[str, str]] = []
+    if plan.precision.compute != "float32":
+        refused.append(
+            ("precision.compute", 'mixed precision is not built yet; set it to "float32"')
+        )
+    if plan.mesh.stage != 1:
+        refused.append(("mesh.stage", "pipeline stages are not built yet; set it to 1"))
+    unknown = sorted(set(values) - set(HOST_FIELDS))
+    refused += [
+        (path, "this version of the TensorFlow adapter does not know it") for path in unknown
+    ]
+    return Lowering(NAME, target, settings, tuple(refused))
+
+
+def flatten(tables: Dict[str, Any], prefix: str = "") -> Dict[str, Any]:
+    """Nested tables as one, with dotted paths."""
+    flat: Dict[str, Any] = {}
+    for name, value in tables.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -12,6 +12,7 @@ from unified_ipu_onnx.operators.pointwise import OPERATORS as POINTWISE
 from unified_ipu_onnx.operators.pooling import OPERATORS as POOLING
 from unified_ipu_onnx.operators.reduction import OPERATORS as REDUCTION
 from unified_ipu_onnx.operators.regularisation import OPERATORS as REGULARISATION
+from unified_ipu_onnx.operators.resize import OPERATORS as RESIZE
 from unified_ipu_onnx.operators.shape import OPERATORS as SHAPE
 from unified_ipu_onnx.registry import Registry
 
@@ -27,6 +28,7 @@ REGISTRY = Registry(
         *POOLING,
         *REDUCTION,
         *REGULARISATION,
+        *RESIZE,
         *SHAPE,
     )
 )

@@ -28,6 +28,12 @@ def is_keras3(thing: Any) -> bool:
     return int(version.partition(".")[0]) >= 3  # noqa: PLR2004 the generation
 
 
+def keras_of(thing: Any) -> Any:
+    """The package of Keras that an object's class is from; TensorFlow's own for anything else."""
+    package = _package(thing)
+    return tf.keras if package is None else sys.modules[package]
+
+
 def variables_of(model: Any) -> List[Any]:
     """All variables of a model, each once: trained or not, states of random layers included.
 

@@ -1,10 +1,8 @@
-"""TensorFlow: the tf.data source; importing this imports no framework."""
+"""TensorFlow adapter and tf.data sources. Importing it imports no framework."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from unified_ipu.errors import AdapterLoadError
 
 if TYPE_CHECKING:
     from unified_ipu.adapter import Adapter
@@ -13,13 +11,7 @@ __all__ = ["create"]
 
 
 def create() -> Adapter:
-    """Return the Keras adapter, once there is one.
+    """Return the adapter; TensorFlow itself is imported when a model is built."""
+    from unified_ipu_tensorflow.adapter import TensorflowAdapter
 
-    Raises:
-        AdapterLoadError: Always.
-    """
-    raise AdapterLoadError(
-        "tensorflow",
-        "training Keras models is not built yet; a tf.data pipeline can feed a PyTorch model "
-        "through ui.data.tensorflow",
-    )
+    return TensorflowAdapter()

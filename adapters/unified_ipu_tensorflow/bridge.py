@@ -121,7 +121,17 @@ def _from_numpy(array: Any, *, path: str, is_fresh: bool, copies: Copies) -> Any
         except (RuntimeError, TypeError, ValueError, BufferError, tf.errors.OpError):
             reason = CopyReason.REFUSED
     copies.add(reason, array.nbytes)
-    return tf.constant(array)
+    return _constant(array)
+
+
+def _constant(array: Any) -> Any:
+    """A tensor with memory of its own."""
+    tensor = tf.constant(array)
+    if not array.size or not is_aligned(array.ctypes.data):
+        return tensor
+    # TensorFlow 2.6 shares such memory instead of copying it.
+    is_shared = np.asarray(memoryview(tensor)).ctypes.data == array.ctypes.data
+    return tf.raw_ops.DeepCopy(x=tensor) if is_shared else tensor
 
 
 def _copy_reason(array: Any, *, is_fresh: bool) -> Optional[CopyReason]:
@@ -142,4 +152,4 @@ def _by_way_of_numpy(bridge: Bridge, leaf: Any, copies: Copies) -> Any:
     """Copy what this version of TensorFlow does not take as a capsule (bools, in old ones)."""
     array = np.ascontiguousarray(bridge.to_numpy(leaf))
     copies.add(CopyReason.REFUSED, array.nbytes)
-    return tf.constant(array)
+    return _constant(array)

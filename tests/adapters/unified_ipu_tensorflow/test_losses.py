@@ -159,7 +159,7 @@ def test_values_of_float64_formulas():
     )
     near = np.where(distance <= 0.5, distance**2 / 2, 0.5 * (distance - 0.25)).mean(1).sum()
     assert pair(keras.losses.Huber(delta=0.5, **FLOAT64), targets, outputs) == pytest.approx(
-        (near, 12.0), rel=1e-12
+        (near, 12.0), rel=tolerance("Huber")
     )
     sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **FLOAT64)
     entropy = -np.log(softmax(outputs)[np.arange(ROWS), INDICES[0]]).sum()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unified_ipu.errors import AdapterLoadError
-
 if TYPE_CHECKING:
     from unified_ipu.adapter import Adapter
 
@@ -13,9 +11,7 @@ __all__ = ["create"]
 
 
 def create() -> Adapter:
-    """Return the ONNX adapter, once there is one.
+    """Return the adapter; onnx and torch are imported when a model is built."""
+    from unified_ipu_onnx.adapter import OnnxAdapter
 
-    Raises:
-        AdapterLoadError: Always.
-    """
-    raise AdapterLoadError("onnx", "training ONNX models is not built yet")
+    return OnnxAdapter()

@@ -204,7 +204,7 @@ class OpaqueObjective:
         x, targets, sample_weight = split(batch.tree)
         outputs = call_model(model, x)
         value = _checked_loss(self._loss(outputs, targets), "loss=")
-        return _opaque_score(value, batch, sample_weight, self._reduction, weight, outputs)
+        return opaque_score(value, batch, sample_weight, self._reduction, weight, outputs)
 
     def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
         """Outputs of the model."""
@@ -233,7 +233,7 @@ class ModelObjective:
         """Run the model on the whole batch."""
         value, outputs = take_loss(call_model(model, batch.tree))
         value = _checked_loss(value, "loss=None: the model")
-        return _opaque_score(value, batch, None, self._reduction, weight, outputs)
+        return opaque_score(value, batch, None, self._reduction, weight, outputs)
 
     def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
         """The model's own loss."""
@@ -314,7 +314,7 @@ def take_loss(result: Any) -> Tuple[Any, Any]:
     return result, None
 
 
-def _opaque_score(
+def opaque_score(
     value: torch.Tensor,
     batch: Batch,
     sample_weight: Any,
@@ -322,6 +322,19 @@ def _opaque_score(
     weight: Optional[float],
     outputs: Any,
 ) -> Score:
+    """Make (S, W) of a loss of which only its reduction is known.
+
+    Args:
+        value: One number, or one a row with reduction ``"none"``.
+        batch: That it was computed from.
+        sample_weight: ``[rows]``, or None.
+        reduction: ``"mean"``, ``"sum"``, ``"none"``, or None: a mean.
+        weight: W, or None: the number of rows that are no padding.
+        outputs: Of the model.
+
+    Raises:
+        ConfigError: If the value has another shape, or rows would count that must not.
+    """
     if weight is None:
         weight = float(batch.num_counted)
     if reduction == "none":

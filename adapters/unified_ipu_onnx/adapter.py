@@ -1,0 +1,125 @@
+"""The ONNX adapter: what it supports, and how its parts come together."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Optional, Tuple
+from weakref import WeakKeyDictionary
+
+from unified_ipu.adapter import Capability, Job, Lowering, Place, Plan, Support
+from unified_ipu.errors import AdapterLoadError, CapabilityError
+from unified_ipu_onnx.errors import NAME
+from unified_ipu_onnx.lower import lower
+from unified_ipu_torch.adapter import TorchAdapter, choose_device
+
+if TYPE_CHECKING:
+    from unified_ipu_onnx.module import GraphModule
+    from unified_ipu_onnx.reading import LoadedModel
+    from unified_ipu_onnx.replica import OnnxReplica
+
+
+class OnnxAdapter:
+    """ONNX models on ``cpu`` and ``cuda``: trained by torch, evaluated by onnxruntime."""
+
+    def __init__(self) -> None:
+        self.name = NAME
+        self.support: Mapping[Capability, Support] = {
+            Capability.NATIVE_OPTIMIZERS: Support.FULL,
+            Capability.NATIVE_SCHEDULES: Support.NOT_WRITTEN,
+            Capability.RANDOM_LAYERS: Support.FULL,
+            Capability.BUFFERS: Support.FULL,
+            Capability.SHARED_PARAMETERS: Support.FULL,
+            Capability.MIXED_PRECISION: Support.NOT_WRITTEN,
+            Capability.ONNX_EXPORT: Support.FULL,
+        }
+        self._torch = TorchAdapter()
+        self._sources: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def accepts(self, model: Any) -> bool:
+        """Whether it is the path of a ``.onnx`` file or a ``ModelProto``; imports nothing."""
+        if isinstance(model, (str, Path)):
+            return str(model).endswith(".onnx")
+        onnx = sys.modules.get("onnx")
+        return onnx is not None and isinstance(model, onnx.ModelProto)
+
+    def targets(self) -> Tuple[str, ...]:
+        """Those of torch.
+
+        Raises:
+            AdapterLoadError: If torch is not installed.
+        """
+        return self._torch.targets()
+
+    def seed(self, seed: int) -> None:
+        """Seed torch's generators, if torch is imported already."""
+        self._torch.seed(seed)
+
+    def lower(self, plan: Plan, target: str) -> Lowering:
+        """Map every plan field to torch's and onnxruntime's settings or refuse it."""
+        return lower(plan, target)
+
+    def scope(self, plan: Plan, place: Place) -> ContextManager[None]:
+        """Torch's scope: seeds its generators."""
+        return self._torch.scope(plan, place)
+
+    def prepare(self, model: Any) -> GraphModule:
+        """Make the torch module that is trained: what a callable ``optimizer=`` gets.
+
+        Args:
+            model: A path or a ``ModelProto``.
+
+        Raises:
+            AdapterLoadError: If onnx is not installed.
+            ConfigError: If the file cannot be read.
+            CapabilityError: If nodes are not supported; all of them are listed.
+        """
+        try:
+            import onnx  # noqa: F401  named here, where its absence can be explained
+        except ImportError as error:
+            raise AdapterLoadError(
+                NAME, "onnx cannot be imported; install it with: pip install 'unified-ipu[onnx]'"
+            ) from error
+        from unified_ipu_onnx.module import GraphModule
+        from unified_ipu_onnx.reading import read_model
+
+        source = read_model(model)
+        module = GraphModule.from_model(source.proto, base_dir=source.base_dir)
+        self._sources[module] = source
+        return module
+
+    def build(self, job: Job, plan: Plan, place: Place) -> OnnxReplica:
+        """Check the job and return what drives the model; runs no forward on data.
+
+        Args:
+            job: Its model is what ``prepare`` returned, or what ``prepare`` takes.
+            plan: Checked against the graph: a batch size baked into it must fit.
+            place: Where this process stands.
+
+        Raises:
+            ConfigError: If something does not fit together.
+            CapabilityError: If the plan asks for what is not written.
+        """
+        from unified_ipu_onnx.batch_checks import check_batch_size
+        from unified_ipu_onnx.replica import OnnxReplica
+
+        if self.accepts(job.model):
+            job = replace(job, model=self.prepare(job.model))
+        source: LoadedModel = self._sources[job.model]
+        device = choose_device(job.model, plan, place)
+        refused = lower(plan, device.type).refused
+        if refused:
+            raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
+        check_batch_size(job.model, source.proto, plan)
+        return OnnxReplica(
+            job,
+            source,
+            device,
+            deterministic=plan.deterministic,
+            is_first=place.rank == 0,
+        )
+
+    def denominator(self, loss: Any) -> Optional[str]:
+        """How torch's own ``loss`` divides its mean, or None if it is not torch's."""
+        return self._torch.denominator(loss)

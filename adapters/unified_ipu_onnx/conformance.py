@@ -1,0 +1,205 @@
+"""What the conformance kit tests this adapter with; onnx and torch are imported late."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from unified_ipu.adapter import losses
+from unified_ipu.testing import Model
+from unified_ipu_torch.conformance import TorchSubject
+
+_TORCH = TorchSubject()
+
+_Nodes = List[Tuple[str, List[str], List[str], Dict[str, Any]]]
+"""Operator, inputs, outputs, attributes."""
+
+
+class OnnxSubject:
+    """See ``unified_ipu.testing.Subject``; what is torch's here is what torch's subject makes."""
+
+    adapter = "onnx"
+    preload = ("torch", "onnx", "onnxruntime")
+
+    def linear(self, weight: Any, bias: Optional[Any] = None, *, dtype: str = "float64") -> Model:
+        """One ``Gemm`` or ``MatMul``."""
+        weight = np.asarray(weight, dtype)
+        held = {"weight": weight}
+        if bias is None:
+            nodes: _Nodes = [("MatMul", ["x", "weight"], ["y"], {})]
+        else:
+            held["bias"] = np.asarray(bias, dtype)
+            nodes = [("Gemm", ["x", "weight", "bias"], ["y"], {})]
+        native = _model(nodes, held, dtype=dtype, shape=[weight.shape[0]])
+        return Model(native, {name: name for name in held})
+
+    def mlp(
+        self, weights: Sequence[Any], biases: Sequence[Any], *, dtype: str = "float64"
+    ) -> Model:
+        """``Gemm`` with transposed weights, ``Tanh`` between; names with dots and slashes."""
+        nodes: _Nodes = []
+        held, names, value = {}, {}, "x"
+        for index, (weight, bias) in enumerate(zip(weights, biases)):
+            own = {"weight": f"layers.{index}/weight", "bias": f"layers.{index}/bias"}
+            held[own["weight"]] = np.ascontiguousarray(np.asarray(weight, dtype).T)
+            held[own["bias"]] = np.asarray(bias, dtype)
+            names.update({f"{kind}.{index}": name for kind, name in own.items()})
+            is_last = index == len(weights) - 1
+            out = "y" if is_last else f"sum.{index}"
+            nodes.append(("Gemm", [value, own["weight"], own["bias"]], [out], {"transB": 1}))
+            if not is_last:
+                value = f"tanh.{index}"
+                nodes.append(("Tanh", [out], [value], {}))
+        shape = [np.asarray(weights[0]).shape[0]]
+        native = _model(nodes, held, dtype=dtype, shape=shape)
+        return Model(native, names, frozenset(n for n in names if n.startswith("weight")))
+
+    def branches(self, a: float, b: float, c: float, frozen: float) -> Model:
+        """An ``If``; ``c`` is added where nobody looks."""
+        from onnx import TensorProto, helper
+
+        def branch(name: str) -> Any:
+            node = helper.make_node("Mul", ["value", name], [f"times.{name}"])
+            out = helper.make_tensor_value_info(f"times.{name}", TensorProto.DOUBLE, None)
+            return helper.make_graph([node], name, [], [out])
+
+        held = {
+            name: np.array([value])
+            for name, value in (("a", a), ("b", b), ("c", c), ("frozen", frozen))
+        }
+        indices = {"first": np.array([0]), "second": np.array([1]), "top": np.array([0])}
+        nodes: _Nodes = [
+            ("Gather", ["x", "first"], ["value"], {"axis": 1}),
+            ("Gather", ["x", "second"], ["flags"], {"axis": 1}),
+            ("Gather", ["flags", "top"], ["flag"], {"axis": 0}),
+            ("Squeeze", ["flag"], ["scalar"], {}),
+            ("Cast", ["scalar"], ["choice"], {"to": TensorProto.BOOL}),
+            (
+                "If",
+                ["choice"],
+                ["scaled"],
+                {"then_branch": branch("b"), "else_branch": branch("a")},
+            ),
+            ("Add", ["scaled", "frozen"], ["y"], {}),
+            ("Add", ["value", "c"], ["unused"], {}),
+        ]
+        native = _model(nodes, {**held, **indices}, shape=[2])
+        return Model(native, {name: name for name in held})
+
+    def dropout_probe(self, size: int, rate: float) -> Model:
+        """``Dropout`` in training mode, then a ``MatMul``."""
+        held = {"weight": np.zeros((size, 1)), "rate": np.array(rate), "train": np.array(True)}
+        nodes: _Nodes = [
+            ("Dropout", ["x", "rate", "train"], ["dropped"], {}),
+            ("MatMul", ["dropped", "weight"], ["y"], {}),
+        ]
+        return Model(_model(nodes, held, shape=[size]), {"weight": "weight"})
+
+    def normalised(self) -> Model:
+        """``BatchNormalization`` in the form of inference, times a weight."""
+        held = {
+            "mean": np.zeros(1),
+            "variance": np.ones(1),
+            "weight": np.ones((1, 1)),
+        }
+        # Constants are not trained: the kit wants one weight.
+        constants = {"scale": np.ones(1), "shift": np.zeros(1)}
+        nodes: _Nodes = [
+            ("Constant", [], [name], {"value": _tensor(value, name)})
+            for name, value in constants.items()
+        ]
+        nodes += [
+            ("BatchNormalization", ["x", "scale", "shift", "mean", "variance"], ["n"], {}),
+            ("MatMul", ["n", "weight"], ["y"], {}),
+        ]
+        return Model(_model(nodes, held, shape=[1]), {name: name for name in held})
+
+    def tied(self, weight: float) -> Model:
+        """One initializer that two nodes read: in a graph it has one name."""
+        nodes: _Nodes = [
+            ("Mul", ["x", "weight"], ["once"], {}),
+            ("Mul", ["once", "weight"], ["y"], {}),
+        ]
+        native = _model(nodes, {"weight": np.array([weight])}, shape=[1])
+        return Model(native, {"weight": "weight", "twin": "weight"})
+
+    def mean_squared_error(self, reduction: str = "mean") -> Any:
+        """One of ``ui.losses``."""
+        return losses.mean_squared_error(reduction=reduction)
+
+    def cross_entropy(
+        self,
+        class_weights: Optional[Sequence[float]] = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> Any:
+        """One of ``ui.losses``."""
+        return losses.softmax_cross_entropy(
+            class_weights=class_weights, ignore_index=ignore_index, reduction=reduction
+        )
+
+    def product_loss(self, reduction: str = "mean") -> Any:
+        """A callable of the user's."""
+        return _TORCH.product_loss(reduction)
+
+    def token_objective(self, penalty: float = 0.0) -> Any:
+        """It calls the module of the graph, and reads its weight."""
+        return _TORCH.token_objective(penalty)
+
+    def native_optimizer(
+        self, model: Model, settings: Any, rates: Mapping[str, float]
+    ) -> Callable[[Any], Any]:
+        """A function of the module that is made of the graph."""
+
+        def optimizer(module: Any) -> Any:
+            own = {name: torch_name for torch_name, name in module.initializer_names.items()}
+            native = Model(module, {name: own[model.names[name]] for name in rates})
+            return _TORCH.native_optimizer(native, settings, rates)
+
+        return optimizer
+
+    def native_schedule(self, optimizer: Any, factor: float) -> Any:
+        """Torch's: the kit asks only where the adapter declares native schedules."""
+        return _TORCH.native_schedule(optimizer, factor)
+
+    def tensors(self, tree: Any) -> Any:
+        """Torch's tensors."""
+        return _TORCH.tensors(tree)
+
+    def read(self, model: Model) -> Dict[str, Any]:
+        """Read the initializers of the user's model."""
+        from onnx import numpy_helper
+
+        return {t.name: np.array(numpy_helper.to_array(t)) for t in model.native.graph.initializer}
+
+    def random_state(self) -> Tuple[bytes, ...]:
+        """State of torch's default generator."""
+        return _TORCH.random_state()
+
+
+def _tensor(value: Any, name: str) -> Any:
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(np.asarray(value), name)
+
+
+def _model(
+    nodes: _Nodes,
+    held: Mapping[str, Any],
+    *,
+    shape: Sequence[int],
+    dtype: str = "float64",
+) -> Any:
+    """A model of ``x [rows, *shape] -> y``, whose initializers are ``held``."""
+    from onnx import TensorProto, helper
+
+    kind = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}[dtype]
+    graph = helper.make_graph(
+        [helper.make_node(kind, ins, outs, **rest) for kind, ins, outs, rest in nodes],
+        "conformance",
+        [helper.make_tensor_value_info("x", kind, ["rows", *shape])],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [_tensor(value, name) for name, value in held.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -4,75 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
-import torch
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from unified_ipu.errors import CapabilityError, ConfigError
+from unified_ipu_onnx.assembly import Assembly
 from unified_ipu_onnx.attributes import parsed, resolved
-from unified_ipu_onnx.errors import NAME
+from unified_ipu_onnx.emission import (
+    Call,
+    define,
+    emit,
+    emit_on_host,
+    fold,
+    is_shape_arithmetic,
+)
 from unified_ipu_onnx.functions import Body, Key, local_body, schema_body
 from unified_ipu_onnx.nodes import Mode, Node
-from unified_ipu_onnx.program import ABSENT, UNWANTED, Step, Subgraph, seal, without_unused
+from unified_ipu_onnx.operators.shapes_on_host import ON_HOST, stays
+from unified_ipu_onnx.program import Subgraph, seal, without_unused
 from unified_ipu_onnx.reading import plain_domain
-from unified_ipu_onnx.registry import Operator, Registry
+from unified_ipu_onnx.registry import Function, Operator, Registry
+from unified_ipu_onnx.scopes import Scope, Value
 from unified_ipu_onnx.tensors import to_torch
+from unified_ipu_onnx.unsupported import Unsupported
 from unified_ipu_onnx.value_types import Types
-
-
-@dataclass(eq=False)
-class Value:
-    """A named value of a graph.
-
-    Attributes:
-        place: Where it lies when the graph runs.
-        constant: What it is, if that is known before.
-        trains: Whether it depends on a weight.
-        state: Whether it is a running statistic.
-    """
-
-    place: int
-    constant: Optional[torch.Tensor] = None
-    trains: bool = False
-    state: bool = False
-
-
-@dataclass(frozen=True)
-class Unsupported:
-    """A node that no operator of ours, no function and no schema body computes."""
-
-    label: str
-    op_type: str
-    domain: str
-    opset: int
-    reason: str = ""
-
-    def __str__(self) -> str:
-        domain = self.domain or "ai.onnx"
-        place = f"node {self.label!r}, domain {domain}, operator set {self.opset}"
-        return f"{self.op_type} ({place})" + (f": {self.reason}" if self.reason else "")
-
-
-class Scope:
-    """Values by name; those of the graphs around are visible.
-
-    Args:
-        outer: Scope of the graph around, if any.
-    """
-
-    def __init__(self, outer: Optional[Scope] = None) -> None:
-        self.values: Dict[str, Value] = {}
-        self.outer = outer
-
-    def find(self, name: str) -> Optional[Value]:
-        """Value of that name, or None."""
-        scope: Optional[Scope] = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.outer
-        return None
 
 
 @dataclass(frozen=True)
@@ -95,6 +51,13 @@ class Compiler:
         base_dir: Folder of external data.
         mode: Handed to every node.
         fallback: Asked last, for nodes that no weight leads to; returns a function or None.
+
+    Attributes:
+        assembly: Holds the steps.
+        unsupported: Nodes that cannot be computed.
+        fallbacks: Nodes that ``fallback`` computes.
+        drawing: Labels of nodes that draw random numbers.
+        coupling: Labels of nodes that couple rows.
     """
 
     def __init__(
@@ -104,40 +67,18 @@ class Compiler:
         *,
         base_dir: Optional[Path],
         mode: Mode,
-        fallback: Optional[Callable[[NodeProto, Node], Optional[Callable[..., Any]]]] = None,
+        fallback: Optional[Callable[[NodeProto, Node], Optional[Function]]] = None,
     ) -> None:
+        self.assembly = Assembly(mode)
         self.unsupported: List[Unsupported] = []
         self.fallbacks: List[Unsupported] = []
         self.drawing: List[str] = []
         self.coupling: List[str] = []
-        self.presets: Dict[int, Any] = {ABSENT: None, UNWANTED: None}
-        self.constants: Dict[int, torch.Tensor] = {}
-        self.steps: List[Step] = []
         self._registry = registry
         self._functions = functions
         self._base_dir = base_dir
         self._mode = mode
         self._fallback = fallback
-        self._num_places = 2
-        # Place of the same value as Python numbers; one table for each open list of steps, since
-        # what a branch converts is not there when it is not taken.
-        self._numbers_of: List[Dict[int, int]] = [{}]
-
-    @property
-    def num_places(self) -> int:
-        """Size of the environment."""
-        return self._num_places
-
-    def value(self, **facts: Any) -> Value:
-        """Return a value at a new place."""
-        self._num_places += 1
-        return Value(self._num_places - 1, **facts)
-
-    def constant(self, tensor: torch.Tensor) -> Value:
-        """Return a value that is known."""
-        value = self.value(constant=tensor)
-        self.constants[value.place] = tensor
-        return value
 
     def compile(
         self, graph: GraphProto, scope: Scope, opsets: Mapping[str, int], types: Types
@@ -155,309 +96,194 @@ class Compiler:
     def _nodes(self, nodes: Iterable[NodeProto], scope: Scope, context: _Context) -> None:
         for index, node in enumerate(nodes):
             name = node.name or next((o for o in node.output if o), f"{node.op_type} {index}")
-            self._node(node, context.prefix + name, scope, context)
+            label = context.prefix + name
+            domain = plain_domain(node.domain)
+            call = Call(
+                node,
+                label,
+                domain,
+                context.opsets.get(domain, 1),
+                _inputs(node, label, scope),
+                resolved(node, context.bindings),
+                scope,
+            )
+            self._node(call, context)
 
-    def _node(self, node: NodeProto, label: str, scope: Scope, context: _Context) -> None:
-        inputs = self._inputs(node, label, scope)
-        domain = plain_domain(node.domain)
-        opset = context.opsets.get(domain, 1)
-        if node.op_type == "Identity" and not domain and inputs and inputs[0] is not None:
-            scope.values[node.output[0]] = inputs[0]
+    def _node(self, call: Call, context: _Context) -> None:
+        node = call.proto
+        if node.op_type == "Identity" and not call.domain and call.inputs[0] is not None:
+            call.scope.values[node.output[0]] = call.inputs[0]
             return
-        attributes = resolved(node, context.bindings)
-        body = local_body(node, attributes, self._functions, context.opsets)
-        operator = None if body else self._registry.find(domain, node.op_type, opset)
-        if operator is not None:
-            self._operator(operator, node, label, inputs, attributes, scope, context)
+        body = local_body(node, call.attributes, self._functions, context.opsets)
+        if body is None and self._on_host(call):
+            return
+        operator = self._registry.find(call.domain, node.op_type, call.opset)
+        if body is None and operator is not None:
+            self._operator(operator, call, context)
             return
         body = body or schema_body(
-            node, attributes, context.opsets, lambda: context.types.of_inputs(node, inputs)
+            node,
+            call.attributes,
+            context.opsets,
+            lambda: context.types.of_inputs(node, call.inputs),
         )
         if body is not None:
-            self._inline(body, node, label, inputs, scope, context)
-            return
-        self._by_fallback(node, Unsupported(label, node.op_type, domain, opset), inputs, scope)
+            self._inline(body, call, context)
+        else:
+            self._by_fallback(call)
 
-    def _inputs(self, node: NodeProto, label: str, scope: Scope) -> List[Optional[Value]]:
-        found: List[Optional[Value]] = []
-        for name in node.input:
-            value = scope.find(name) if name else None
-            if name and value is None:
-                raise ConfigError(
-                    f"node {label!r} ({node.op_type}) reads {name!r}, which no input, initializer "
-                    "or earlier node gives; check the file with onnx.checker.check_model"
-                )
-            found.append(value)
-        while found and found[-1] is None:
-            found.pop()
-        return found
+    def _on_host(self, call: Call) -> bool:
+        operator = ON_HOST.find(call.domain, call.proto.op_type, call.opset)
+        if operator is None or not is_shape_arithmetic(call):
+            return False
+        if not stays(call.proto.op_type, call.attributes):
+            return False
+        function = self._built(operator, call, _no_subgraph)
+        if function is not None:
+            emit_on_host(call, operator, function, self.assembly)
+        return function is not None
 
-    def _operator(
-        self,
-        operator: Operator,
-        proto: NodeProto,
-        label: str,
-        inputs: List[Optional[Value]],
-        attributes: Mapping[str, AttributeProto],
-        scope: Scope,
-        context: _Context,
-    ) -> None:
-        branch = _known_branch(proto, inputs, attributes)
+    def _operator(self, operator: Operator, call: Call, context: _Context) -> None:
+        branch = _known_branch(call)
         if branch is not None:
-            self._branch(branch, proto, label, scope, context)
+            self._branch(branch, call, context)
             return
         subgraphs: List[Subgraph] = []
-        inner = replace(context, prefix=f"{label}/", inner=True)
+        inner = replace(context, prefix=f"{call.label}/", inner=True)
 
         def subgraph(graph: GraphProto) -> Subgraph:
-            subgraphs.append(self._subgraph(graph, Scope(scope), inner))
+            subgraphs.append(self._subgraph(graph, Scope(call.scope), inner))
             return subgraphs[-1]
 
-        opset = context.opsets.get(plain_domain(proto.domain), 1)
-        try:
-            values = {
-                name: parsed(attribute, base_dir=self._base_dir, subgraph=subgraph)
-                for name, attribute in attributes.items()
-            }
-            node = self._describe(proto, label, opset, inputs, values)
-            # With a node missing in an inner graph there is nothing to build on.
-            function = None if subgraphs and self.unsupported else operator.build(node)
-        except CapabilityError as error:
-            function = None
-            self.unsupported.append(
-                Unsupported(label, proto.op_type, plain_domain(proto.domain), opset, error.message)
-            )
+        function = self._built(operator, call, subgraph)
         if function is None:
-            self._define(proto, scope, trains=False)
+            define(call, self.assembly)
             return
         if operator.draws:
-            self.drawing.append(label)
+            self.drawing.append(call.label)
         if operator.couples:
-            self.coupling.append(label)
+            self.coupling.append(call.label)
         stays = operator.draws or operator.couples or bool(subgraphs) or context.inner
-        if stays or not self._fold(function, operator, proto, inputs, scope):
-            self._emit(function, operator, proto, label, inputs, subgraphs, scope)
+        if stays or not fold(call, operator, function, self.assembly):
+            emit(call, operator, function, self.assembly, subgraphs)
 
-    def _describe(
-        self,
-        proto: NodeProto,
-        label: str,
-        opset: int,
-        inputs: Sequence[Optional[Value]],
-        attributes: Mapping[str, Any],
-    ) -> Node:
-        return Node(
-            op_type=proto.op_type,
-            domain=plain_domain(proto.domain),
-            label=label,
-            opset=opset,
-            attributes=attributes,
-            inputs=tuple(value is not None for value in inputs),
-            outputs=tuple(bool(name) for name in proto.output),
-            constants=tuple(value.constant if value else None for value in inputs),
-            states=tuple(value.state if value else False for value in inputs),
-            mode=self._mode,
-        )
-
-    def _fold(
-        self,
-        function: Callable[..., Any],
-        operator: Operator,
-        proto: NodeProto,
-        inputs: Sequence[Optional[Value]],
-        scope: Scope,
-    ) -> bool:
-        """Compute a node now, if all it reads is known."""
-        if any(value is not None and value.constant is None for value in inputs):
-            return False
-        arguments: List[Any] = []
-        for index, value in enumerate(inputs):
-            known = value.constant if value else None
-            wants_numbers = index in operator.ints and known is not None
-            arguments.append(as_numbers(known) if wants_numbers and known is not None else known)
-        with torch.no_grad():
-            result = function(*arguments)
-        results = result if len(proto.output) > 1 else (result,)
-        if not all(isinstance(item, torch.Tensor) for item in results):
-            return False
-        for name, item in zip(proto.output, results):
-            if name:
-                scope.values[name] = self.constant(item)
-        return True
-
-    def _emit(
-        self,
-        function: Callable[..., Any],
-        operator: Operator,
-        proto: NodeProto,
-        label: str,
-        inputs: Sequence[Optional[Value]],
-        subgraphs: Sequence[Subgraph],
-        scope: Scope,
-    ) -> None:
-        reads = tuple(
-            ABSENT if v is None else self._numbers(v) if i in operator.ints else v.place
-            for i, v in enumerate(inputs)
-        )
-        trains = any(value.trains for value in inputs if value is not None)
-        outputs = self._define(proto, scope, trains=trains or bool(subgraphs))
-        if subgraphs:
-            function = _scoped(function, reads)
-            outer = {place for graph in subgraphs for place in graph.outer_reads()}
-            reads = (*reads, *sorted(outer))
-        self.steps.append(
-            Step(
-                function,
-                reads,
-                outputs,
-                label,
-                scoped=bool(subgraphs),
-                returns_tuple=len(proto.output) > 1,
-            )
-        )
-
-    def _define(self, proto: NodeProto, scope: Scope, *, trains: bool) -> Tuple[int, ...]:
-        places = []
-        for name in proto.output:
-            if name:
-                scope.values[name] = self.value(trains=trains)
-            places.append(scope.values[name].place if name else UNWANTED)
-        return tuple(places)
-
-    def _numbers(self, value: Value) -> int:
-        """Place where the value lies as Python numbers."""
-        for known in self._numbers_of:
-            if value.place in known:
-                return known[value.place]
-        place = self.value().place
-        if value.constant is not None:
-            self.presets[place] = as_numbers(value.constant)
-            self._numbers_of[0][value.place] = place
-        else:
-            self.steps.append(Step(as_numbers, (value.place,), (place,), "numbers"))
-            self._numbers_of[-1][value.place] = place
-        return place
+    def _built(
+        self, operator: Operator, call: Call, subgraph: Callable[[GraphProto], Any]
+    ) -> Optional[Function]:
+        before = len(self.unsupported)
+        try:
+            attributes = {
+                name: parsed(attribute, base_dir=self._base_dir, subgraph=subgraph)
+                for name, attribute in call.attributes.items()
+            }
+            if len(self.unsupported) > before:  # in an inner graph: nothing to build on
+                return None
+            return operator.build(call.describe(attributes, self._mode))
+        except CapabilityError as error:
+            self.unsupported.append(_unsupported(call, error.message))
+            return None
 
     def _subgraph(self, graph: GraphProto, scope: Scope, context: _Context) -> Subgraph:
-        outer, self.steps = self.steps, []
-        self._numbers_of.append({})
-        for tensor in graph.initializer:
-            scope.values[tensor.name] = self.constant(to_torch(tensor, self._base_dir))
-        formals = []
-        for formal in graph.input:
-            if formal.name not in scope.values:
-                scope.values[formal.name] = self.value(trains=True)
-                formals.append(scope.values[formal.name].place)
-        self._nodes(graph.node, scope, replace(context, types=context.types.inner(graph)))
-        outputs = []
-        for result in graph.output:
-            value = scope.find(result.name)
-            if value is None:
-                raise ConfigError(f"an inner graph of {context.prefix!r} gives no {result.name!r}")
-            outputs.append(value.place)
-        steps = without_unused(self.steps, outputs)
-        self.steps = outer
-        self._numbers_of.pop()
-        return Subgraph(tuple(formals), tuple(outputs), steps, seal(steps, outputs))
+        with self.assembly.inner() as steps:
+            formals = self._enter(graph, scope)
+            self._nodes(graph.node, scope, replace(context, types=context.types.inner(graph)))
+            outputs = [
+                self.assembly.read(_output(scope, result.name, context.prefix))
+                for result in graph.output
+            ]
+        needed = without_unused(steps, outputs)
+        return Subgraph(formals, tuple(outputs), needed, seal(needed, outputs))
 
-    def _branch(
-        self, graph: GraphProto, proto: NodeProto, label: str, scope: Scope, context: _Context
-    ) -> None:
+    def _enter(self, graph: GraphProto, scope: Scope) -> Any:
+        for tensor in graph.initializer:
+            held = self.assembly.constant(to_torch(tensor, self._base_dir))
+            scope.values[tensor.name] = held
+        formals = [formal.name for formal in graph.input if formal.name not in scope.values]
+        scope.values.update((name, self.assembly.value(trains=True)) for name in formals)
+        return tuple(scope.values[name].place for name in formals)
+
+    def _branch(self, graph: GraphProto, call: Call, context: _Context) -> None:
         """Put the branch of an ``If`` that is known to be taken in its place."""
-        inner = Scope(scope)
-        for tensor in graph.initializer:
-            inner.values[tensor.name] = self.constant(to_torch(tensor, self._base_dir))
-        types = context.types.inner(graph)
-        self._nodes(graph.node, inner, replace(context, prefix=f"{label}/", types=types))
-        self._bind_outputs(proto, label, [o.name for o in graph.output], inner, scope)
+        inner = Scope(call.scope)
+        self._enter(graph, inner)
+        types, prefix = context.types.inner(graph), f"{call.label}/"
+        self._nodes(graph.node, inner, replace(context, prefix=prefix, types=types))
+        _bind_outputs(call, [output.name for output in graph.output], inner)
 
-    def _inline(
-        self,
-        body: Body,
-        proto: NodeProto,
-        label: str,
-        inputs: Sequence[Optional[Value]],
-        scope: Scope,
-        context: _Context,
-    ) -> None:
-        inner = Scope()
-        formals = {
-            name: value for name, value in zip(body.proto.input, inputs) if value is not None
+    def _inline(self, body: Body, call: Call, context: _Context) -> None:
+        formals: Dict[str, Value] = {
+            name: value for name, value in zip(body.proto.input, call.inputs) if value is not None
         }
+        inner = Scope()
         inner.values.update(formals)
         absent = [name for name in body.proto.input if name not in formals]
         nodes = [_without_inputs(node, absent) for node in body.proto.node]
-        types = context.types.of_body(body, proto, inputs)
         context = replace(
             context,
             opsets=body.opsets,
             bindings=body.bindings,
-            types=types,
-            prefix=f"{label}/",
+            types=context.types.of_body(body, call.proto, call.inputs),
+            prefix=f"{call.label}/",
         )
         self._nodes(nodes, inner, context)
-        self._bind_outputs(proto, label, list(body.proto.output), inner, scope)
+        _bind_outputs(call, list(body.proto.output), inner)
 
-    def _bind_outputs(
-        self, proto: NodeProto, label: str, names: Sequence[str], inner: Scope, scope: Scope
-    ) -> None:
-        for name, inner_name in zip(proto.output, names):
-            value = inner.find(inner_name)
-            if not name:
-                continue
-            if value is None:
-                raise ConfigError(f"the body of node {label!r} gives no {inner_name!r}")
-            scope.values[name] = value
-
-    def _by_fallback(
-        self, proto: NodeProto, what: Unsupported, inputs: Sequence[Optional[Value]], scope: Scope
-    ) -> None:
+    def _by_fallback(self, call: Call) -> None:
         function = None
-        trains = any(value.trains for value in inputs if value is not None)
-        if self._fallback is not None and not trains and not _has_graph(proto):
-            node = self._describe(proto, what.label, what.opset, inputs, {})
-            function = self._fallback(proto, node)
+        if self._fallback is not None and not call.trains and not _has_graph(call.proto):
+            function = self._fallback(call.proto, call.describe({}, self._mode))
         if function is None:
-            self.unsupported.append(what)
-            self._define(proto, scope, trains=False)
+            self.unsupported.append(_unsupported(call))
+            define(call, self.assembly)
             return
-        self.fallbacks.append(what)
-        operator = Operator(proto.op_type, 1, lambda _: function)
-        self._emit(function, operator, proto, what.label, inputs, (), scope)
+        self.fallbacks.append(_unsupported(call))
+        given = function
+        emit(call, Operator(call.proto.op_type, 1, lambda _: given), given, self.assembly)
 
 
-def as_numbers(tensor: torch.Tensor) -> List[Any]:
-    """Elements as Python numbers; waits for the device if the tensor is on one."""
-    numbers: List[Any] = tensor.reshape(-1).tolist()
-    return numbers
+def _unsupported(call: Call, reason: str = "") -> Unsupported:
+    return Unsupported(call.label, call.proto.op_type, call.domain, call.opset, reason)
 
 
-def refuse(unsupported: Sequence[Unsupported]) -> CapabilityError:
-    """Error that lists every node that cannot be computed, for the caller to raise."""
-    listed = "; ".join(str(node) for node in unsupported)
-    return CapabilityError(
-        NAME,
-        f"{len(unsupported)} node(s) of the graph are not supported: {listed}. Export the model "
-        "without them, or with another operator set",
-    )
+def _inputs(node: NodeProto, label: str, scope: Scope) -> List[Optional[Value]]:
+    found: List[Optional[Value]] = []
+    for name in node.input:
+        value = scope.find(name) if name else None
+        if name and value is None:
+            raise ConfigError(
+                f"node {label!r} ({node.op_type}) reads {name!r}, which no input, initializer "
+                "or earlier node gives; check the file with onnx.checker.check_model"
+            )
+        found.append(value)
+    while found and found[-1] is None:
+        found.pop()
+    return found
 
 
-def _scoped(function: Callable[..., Any], reads: Tuple[int, ...]) -> Callable[..., Any]:
-    def call(environment: List[Any]) -> Any:
-        return function(environment, *[environment[place] for place in reads])
+def _output(scope: Scope, name: str, where: str) -> Value:
+    value = scope.find(name)
+    if value is None:
+        raise ConfigError(
+            f"the graph or function at {where!r} lists the output {name!r}, which nothing in it "
+            "computes; check the file with onnx.checker.check_model"
+        )
+    return value
 
-    return call
+
+def _bind_outputs(call: Call, names: Sequence[str], inner: Scope) -> None:
+    # A body may leave out outputs that nobody asked for.
+    for name, inner_name in zip(call.proto.output, names):
+        if name:
+            call.scope.values[name] = _output(inner, inner_name, call.label)
 
 
-def _known_branch(
-    proto: NodeProto, inputs: Sequence[Optional[Value]], attributes: Mapping[str, AttributeProto]
-) -> Optional[GraphProto]:
-    if proto.op_type != "If" or plain_domain(proto.domain) or not inputs or inputs[0] is None:
+def _known_branch(call: Call) -> Optional[GraphProto]:
+    if call.proto.op_type != "If" or call.domain or not call.inputs or call.inputs[0] is None:
         return None
-    condition = inputs[0].constant
+    condition = call.inputs[0].constant
     if condition is None:
         return None
-    return attributes["then_branch" if bool(condition) else "else_branch"].g
+    return call.attributes["then_branch" if bool(condition) else "else_branch"].g
 
 
 def _without_inputs(node: NodeProto, absent: Sequence[str]) -> NodeProto:
@@ -472,3 +298,7 @@ def _without_inputs(node: NodeProto, absent: Sequence[str]) -> NodeProto:
 
 def _has_graph(node: NodeProto) -> bool:
     return any(a.type in {AttributeProto.GRAPH, AttributeProto.GRAPHS} for a in node.attribute)
+
+
+def _no_subgraph(graph: GraphProto) -> GraphProto:
+    return graph

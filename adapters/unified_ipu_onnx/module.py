@@ -21,7 +21,8 @@ import torch
 from onnx import ModelProto, ValueInfoProto
 
 from unified_ipu.errors import CapabilityError, ConfigError
-from unified_ipu_onnx.compilation import Compiler, Scope, Unsupported, Value, refuse
+from unified_ipu_onnx.assembly import TENSOR
+from unified_ipu_onnx.compilation import Compiler
 from unified_ipu_onnx.errors import NAME
 from unified_ipu_onnx.functions import functions_of
 from unified_ipu_onnx.names import escape
@@ -29,8 +30,10 @@ from unified_ipu_onnx.nodes import Mode
 from unified_ipu_onnx.operators import REGISTRY
 from unified_ipu_onnx.program import execute, seal, without_unused
 from unified_ipu_onnx.reading import opsets_of, read_model, real_inputs
+from unified_ipu_onnx.scopes import Scope, Value
 from unified_ipu_onnx.tensors import to_torch, torch_dtype
 from unified_ipu_onnx.trainable import Uses, is_float, uses_of
+from unified_ipu_onnx.unsupported import Unsupported, refuse
 from unified_ipu_onnx.value_types import Types
 
 Trainable = Union[None, Collection[str], Callable[[str], bool]]
@@ -184,18 +187,18 @@ class GraphModule(torch.nn.Module):
         for tensor in graph.initializer:
             value = to_torch(tensor, base_dir)
             if tensor.name in uses.states or (is_float(tensor) and tensor.name in uses.weights):
-                held[tensor.name] = compiler.value(
+                held[tensor.name] = compiler.assembly.value(
                     trains=tensor.name in chosen, state=tensor.name in uses.states
                 )
                 scope.values[tensor.name] = held[tensor.name]
                 self._hold(tensor.name, value, trained=tensor.name in chosen)
             else:
-                scope.values[tensor.name] = compiler.constant(value)
+                scope.values[tensor.name] = compiler.assembly.constant(value)
         self.input_names = real_inputs(graph)
         for formal in graph.input:
             if formal.name in self.input_names:
                 _check_type(formal)
-                scope.values[formal.name] = compiler.value()
+                scope.values[formal.name] = compiler.assembly.value()
         compiler.compile(graph, scope, opsets_of(proto.opset_import), Types.of_model(proto))
         if compiler.unsupported:
             raise refuse(compiler.unsupported)
@@ -223,11 +226,13 @@ class GraphModule(torch.nn.Module):
             value = scope.find(name)
             if value is None:
                 raise ConfigError(f"the graph lists the output {name!r}, which nothing computes")
-            outputs.append(value.place)
-        steps = without_unused(compiler.steps, outputs)
+            outputs.append(compiler.assembly.read(value, TENSOR))
+        steps = without_unused(compiler.assembly.steps, outputs)
         read = {*outputs, *(place for step in steps for place in step.reads)}
         written = {place for step in steps for place in step.writes}
-        self._template = [compiler.presets.get(i) for i in range(compiler.num_places)]
+        self._template = [
+            compiler.assembly.presets.get(i) for i in range(compiler.assembly.num_places)
+        ]
         self._input_places = tuple(scope.values[name].place for name in self.input_names)
         self._output_places = tuple(outputs)
         self._sealed = seal(steps, outputs)
@@ -240,7 +245,7 @@ class GraphModule(torch.nn.Module):
             if names[name] in self._parameters
         )
         buffers = [(p, names[n]) for n, p in places.items() if names[n] in self._buffers]
-        for place, tensor in compiler.constants.items():
+        for place, tensor in compiler.assembly.constants.items():
             if place in read:
                 # They move with the module, and are no part of its state.
                 own = escape(f"constant.{place}")

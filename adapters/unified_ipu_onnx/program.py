@@ -6,8 +6,9 @@ compiled, which is most of what an interpreter of the file would spend its time 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 ABSENT = 0  # place of inputs that are not given; always None
 UNWANTED = 1  # place of outputs that nobody reads
@@ -96,8 +97,26 @@ def execute(steps: Sequence[Sealed], environment: Environment) -> None:
             for place in free:
                 environment[place] = None
     except Exception as error:
-        # The type stays: out of memory is told from a wrong shape by it.
-        error.args = (f"{error} (in node {label!r} of the graph)", *error.args[1:])
+        name(error, label)
+        raise
+
+
+def name(error: Exception, label: str) -> None:
+    """Put the node behind the message; the type, by which out of memory is told, stays."""
+    error.args = (f"{error} (in node {label!r} of the graph)",)
+
+
+@contextmanager
+def naming(label: str) -> Iterator[None]:
+    """Put the node behind the message of whatever passes.
+
+    Raises:
+        Exception: Whatever passes.
+    """
+    try:
+        yield
+    except Exception as error:
+        name(error, label)
         raise
 
 

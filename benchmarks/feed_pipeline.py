@@ -6,15 +6,19 @@ from typing import Any, Callable, Iterator, Tuple
 
 SHAPES = {"10 MB": (64, 224, 224, 3), "50 KB": (16, 28, 28, 1)}
 
+MOST_BATCHES_AT_ONCE = 8
+"""The data process may ask the pipeline for several small batches at once."""
+
 
 def sample_of(label: str) -> Callable[[Any], Tuple[Any, Any]]:
-    """Rows of one prepared batch, as many as indices are asked for."""
+    """Rows of one prepared tensor, as many as indices are asked for."""
     import tensorflow as tf
 
     shape = SHAPES[label]
     dtype = tf.uint8 if label == "10 MB" else tf.float32
-    images = tf.cast(tf.random.uniform(shape, maxval=255), dtype)
-    labels = tf.zeros(shape[0], tf.int64)
+    most = shape[0] * MOST_BATCHES_AT_ONCE
+    images = tf.cast(tf.random.uniform((most, *shape[1:]), maxval=255), dtype)
+    labels = tf.zeros(most, tf.int64)
 
     def sample(s: Any) -> Tuple[Any, Any]:
         count = tf.shape(s.index)[0]

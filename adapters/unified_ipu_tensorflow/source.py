@@ -73,7 +73,9 @@ class TensorflowSource:
             self._ids_dataset = ids
         else:
             self._rows = self._mapped(ids)
-        _warn_of_random_ops(self._rows if self._rows is not None else self._mapped(ids.batch(1)))
+        example = self._rows if self._rows is not None else self._mapped(ids.batch(1))
+        _warn_of_random_ops(example)
+        self._row_bytes = _row_bytes(example.element_spec, batched=batched)
 
     adopt = staticmethod(adopt)
     """Takes dataset objects, to be read beside the model."""
@@ -89,14 +91,7 @@ class TensorflowSource:
 
     def row_bytes(self) -> int:
         """Bytes of one row, or 0 if shapes are not known beforehand."""
-        if self._rows is None:
-            return 0
-        total = 0
-        for spec in self._rows.element_spec:
-            if not spec.shape.is_fully_defined():
-                return 0
-            total += int(spec.shape.num_elements()) * int(spec.dtype.size)
-        return total
+        return self._row_bytes
 
     def open(
         self, blocks: Callable[[], Iterator[Block]], *, rows: int
@@ -172,6 +167,18 @@ class TensorflowSource:
             f"samples differ in the shape of leaf {' or '.join(ragged)}: {error}; pad or crop "
             "them in the sample function"
         )
+
+
+def _row_bytes(element_spec: Any, *, batched: bool) -> int:
+    total = 0
+    for spec in element_spec:
+        if spec.shape.rank is None:
+            return 0
+        shape = spec.shape[1:] if batched else spec.shape
+        if not shape.is_fully_defined():
+            return 0
+        total += int(shape.num_elements()) * int(spec.dtype.size)
+    return total
 
 
 def _warn_of_random_ops(dataset: Any) -> None:

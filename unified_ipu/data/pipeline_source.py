@@ -57,7 +57,8 @@ def tensorflow(function: str, *, size: int, batched: bool = False) -> PipelineSo
     Args:
         function: ``"module:function"``.
         size: Number of samples; the ids are 0 to ``size - 1``.
-        batched: Whether ``sample`` takes vectors of indices and returns rows.
+        batched: Whether ``sample`` takes vectors of indices and returns rows. A vector may have
+            the rows of several small micro-batches.
 
     Returns:
         The source.

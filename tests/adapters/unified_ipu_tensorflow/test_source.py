@@ -14,9 +14,8 @@ import pytest
 from unified_ipu.comms import connect, local_group
 from unified_ipu.data import Loader, tensorflow
 from unified_ipu.data.mixing import sample_seeds
-from unified_ipu.errors import AdapterLoadError, DataError
+from unified_ipu.errors import DataError
 from unified_ipu.plan import BatchPlan, DataSettings
-from unified_ipu_tensorflow import create
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
@@ -208,10 +207,12 @@ def test_l3_numbers_that_cannot_be_repeated_are_reported(probed):
     assert "use tf.random.stateless_* with s.seed" in lines[0]
 
 
+def test_the_size_of_a_row_is_known_before_the_first_batched_or_not(probed):
+    # The id, then the leaves: small rows are made several micro-batches at a time.
+    assert probed["batched"]["row_bytes"] == 8 + 8 + 16
+    assert probed["tree"]["row_bytes"] == 8 + 8 + 8 + 4
+
+
 def test_a_pass_may_be_left_and_the_next_begun_on_the_same_graph(probed):
     assert probed["reopened"] == [[0, 1], [[4, 3, 2, 1, 0]], 0]
 
-
-def test_the_keras_adapter_says_that_it_is_not_built():
-    with pytest.raises(AdapterLoadError, match=r"not built yet.*ui\.data\.tensorflow"):
-        create()

@@ -215,4 +215,3 @@ def test_the_size_of_a_row_is_known_before_the_first_batched_or_not(probed):
 
 def test_a_pass_may_be_left_and_the_next_begun_on_the_same_graph(probed):
     assert probed["reopened"] == [[0, 1], [[4, 3, 2, 1, 0]], 0]
-

@@ -9,6 +9,7 @@ from typing import List, Optional, Sequence, Tuple
 import torch
 from torch.nn import functional
 
+from unified_ipu_onnx.nodes import Node
 from unified_ipu_onnx.operators.interpolation import (
     Axis,
     Taps,
@@ -18,7 +19,6 @@ from unified_ipu_onnx.operators.interpolation import (
     nearest,
     smooth,
 )
-from unified_ipu_onnx.nodes import Node
 from unified_ipu_onnx.registry import Function, Operator
 
 _CACHED = 64  # shapes and axes of a node whose taps are kept

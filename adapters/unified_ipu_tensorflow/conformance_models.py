@@ -1,0 +1,98 @@
+"""Small Keras models that the conformance kit trains; imports TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from unified_ipu_tensorflow.keras_generation import is_keras3
+
+keras: Any = tf.keras
+
+
+def dense(name: str, weight: Any, bias: Optional[Any], dtype: str) -> Any:
+    """A built layer with these values; ``weight`` is ``[in, out]``."""
+    weight = np.asarray(weight)
+    layer = keras.layers.Dense(weight.shape[1], use_bias=bias is not None, name=name, dtype=dtype)
+    layer.build((None, weight.shape[0]))
+    layer.set_weights([weight] if bias is None else [weight, np.asarray(bias)])
+    return layer
+
+
+def has_keras3() -> bool:
+    """Whether ``tf.keras`` is Keras 3."""
+    return bool(is_keras3(keras.losses.MeanSquaredError()))
+
+
+def keras_loss(name: str, **options: Any) -> Any:
+    """A loss of Keras that computes in float64, which Keras 3 has to be told."""
+    if has_keras3():
+        options["dtype"] = "float64"
+    return getattr(keras.losses, name)(**options)
+
+
+def stacked(size: int, dtype: str, layers: Sequence[Any]) -> Any:
+    """A functional model of layers in a row over inputs ``[rows, size]``."""
+    inputs = outputs = keras.Input((size,), dtype=dtype)
+    for layer in layers:
+        outputs = layer(outputs)
+    return keras.Model(inputs, outputs)
+
+
+def mlp(weights: Sequence[Any], biases: Sequence[Any], dtype: str) -> Any:
+    """Dense layers ``layer0``, ``layer1``, ... with tanh between."""
+    layers: List[Any] = []
+    for index, (weight, bias) in enumerate(zip(weights, biases)):
+        layers.append(dense(f"layer{index}", weight, bias, dtype))
+        layers.append(keras.layers.Activation("tanh", dtype=dtype))
+    return stacked(len(weights[0]), dtype, layers[:-1])
+
+
+def _weight(layer: Any, name: str, value: float) -> Any:
+    start = keras.initializers.Constant(value)
+    return layer.add_weight(name=name, shape=(1,), dtype="float64", initializer=start)
+
+
+class Branches(keras.Model):  # type: ignore[misc]  # whatever tf.keras is
+    """Uses ``a`` or ``b``, by what it reads in the data: so it cannot be traced."""
+
+    def __init__(self, values: Dict[str, float]) -> None:
+        super().__init__(dtype="float64")
+        self.chosen = {name: _weight(self, name, value) for name, value in values.items()}
+        self.run_eagerly = True
+
+    def call(self, x: Any) -> Any:
+        """``value * (a or b) + frozen``."""
+        name = "b" if bool(x[0, 1]) else "a"
+        return x[:, :1] * self.chosen[name] + self.chosen["frozen"]
+
+
+class Scale(keras.layers.Layer):  # type: ignore[misc]  # whatever tf.keras is
+    """``x * weight``, the weight its own or that of another."""
+
+    def __init__(self, name: str, value: float = 1.0, twin: Optional[Scale] = None) -> None:
+        super().__init__(name=name, dtype="float64")
+        self.weight: Any = _weight(self, "weight", value) if twin is None else twin.weight
+
+    def call(self, x: Any) -> Any:
+        """The product."""
+        return x * self.weight
+
+
+def tied(value: float) -> Any:
+    """Two layers with one weight."""
+    first = Scale("first", value)
+    return stacked(1, "float64", [first, Scale("second", twin=first)])
+
+
+def read(model: Any, names: Sequence[str]) -> Dict[str, Any]:
+    """Values of a model's variables by the ends of Keras' own names."""
+    found = {}
+    for variable in model.weights:
+        path = str(getattr(variable, "path", variable.name)).partition(":")[0]
+        for name in names:
+            if path == name or path.endswith(f"/{name}"):
+                found[name] = np.array(variable.numpy())
+    return found

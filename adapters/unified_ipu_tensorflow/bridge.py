@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Optional
 
 import numpy as np
@@ -20,7 +21,6 @@ from unified_ipu.adapter import (
 )
 from unified_ipu.errors import DataError
 
-_EAGER = type(tf.constant(0))  # its public name came after 2.6
 _CROSSING = frozenset(tf.as_dtype(name) for name in crossing_dtypes())
 _ADVICE = {
     "RaggedTensor": "make it dense: .to_tensor()",
@@ -49,7 +49,7 @@ def from_any(
     Raises:
         DataError: If TensorFlow has no such element type or layout; it names the leaf.
     """
-    if isinstance(leaf, _EAGER):
+    if is_eager(leaf):
         return leaf
     counted = copies or Copies()
     bridge = None if isinstance(leaf, np.ndarray) else owner_of(leaf)
@@ -82,7 +82,7 @@ def to_numpy(tensor: Any) -> Any:
     Raises:
         DataError: If it is no eager tensor.
     """
-    if not isinstance(tensor, _EAGER):
+    if not is_eager(tensor):
         raise DataError(_not_eager(tensor, ""))
     if tensor.dtype in _CROSSING and tensor.dtype != tf.bfloat16 and tensor.shape.num_elements():
         return np.asarray(memoryview(tensor))
@@ -95,10 +95,22 @@ def check_tensor(tensor: Any, path: str) -> None:
     Raises:
         DataError: If it is no eager tensor of numbers; it names the leaf.
     """
-    if not isinstance(tensor, _EAGER):
+    if not is_eager(tensor):
         raise DataError(_not_eager(tensor, path))
     if tensor.dtype not in _CROSSING:
         check_dtype(tensor.dtype.name, path=path, owner="TensorFlow tensor")
+
+
+def is_eager(thing: Any) -> bool:
+    """Whether it is a tensor with values."""
+    return isinstance(thing, tf.Tensor) and isinstance(thing, _eager_type())
+
+
+@lru_cache(maxsize=1)
+def _eager_type() -> Any:
+    # It has no public name in 2.6. Asked for late, since the first tensor fixes TensorFlow's
+    # devices and threads.
+    return type(tf.constant(0))
 
 
 def num_bytes(tensor: Any) -> int:

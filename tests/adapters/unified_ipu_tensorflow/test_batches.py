@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -137,3 +140,13 @@ def test_rows_are_selected_where_there_are_rows():
     assert found["a"].numpy().tolist() == [[1.0], [3.0]]
     assert float(found["b"]) == 5.0
     assert found["c"][0].shape == (2,)
+
+
+@pytest.mark.slow
+def test_importing_the_bridge_leaves_threads_and_devices_open():
+    code = (
+        "import unified_ipu_tensorflow.bridge, unified_ipu_tensorflow.replica\n"
+        "import tensorflow as tf\n"
+        "tf.config.threading.set_intra_op_parallelism_threads(1)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

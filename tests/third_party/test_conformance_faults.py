@@ -1,16 +1,21 @@
-"""Each suite fails on a sample adapter with a fault planted in it: the suites see something."""
+"""The kit sees something: each suite fails on a planted fault, and on each mutant of the engine.
+
+Faults are planted in the sample adapter. Only the tests that must notice are run, in one inner run.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, Set
+from typing import Set
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.mutants import MUTANTS, Mutant
 from unified_ipu import testing
+from unified_ipu.testing.clauses import NO_CLAUSE, clauses_of
 
 HERE = Path(__file__).parent
 
@@ -112,10 +117,96 @@ FAULTS = {
         monkeypatch.setattr(NumpyReplica, "forward_backward", forward_backward)
         """,
     ),
+    "ranks round in their own way": (
+        "AgreementSuite",
+        "test_l4_8_every_rank_has_the_same_bits_after_every_update[float64-2]",
+        """
+        build, apply = NumpyAdapter.build, NumpyReplica.apply
+        def build_and_tell(self, job, plan, place):
+            replica = build(self, job, plan, place)
+            replica.rank = place.rank
+            return replica
+        def applied(self, *, lr_factor, **rest):
+            apply(self, lr_factor=lr_factor * (1.0 + 1e-12 * self.rank), **rest)
+        monkeypatch.setattr(NumpyAdapter, "build", build_and_tell)
+        monkeypatch.setattr(NumpyReplica, "apply", applied)
+        """,
+    ),
+    "the user's arrays are changed": (
+        "AgreementSuite",
+        "test_l4_6_an_array_that_lies_oddly_is_read_right_or_refused[strided]",
+        """
+        original = NumpyReplica.forward_backward
+        def forward_backward(self, micro, **rest):
+            original(self, micro, **rest)
+            micro.tree[0][...] = 0.0
+        monkeypatch.setattr(NumpyReplica, "forward_backward", forward_backward)
+        """,
+    ),
+    "what is known not to count is run": (
+        "UpdateDecisionSuite",
+        "test_l1_5_a_rank_whose_targets_are_all_ignored_does_not_count",
+        """
+        original = NumpyReplica._weight_before
+        def weight_before(self, micro):
+            return original(self, micro) or None
+        def accumulate(self, gradients):
+            for name, gradient in gradients.items():
+                self._views[name] += gradient
+        monkeypatch.setattr(NumpyReplica, "_weight_before", weight_before)
+        score = NumpyReplica._score
+        def scored(self, micro, rng):
+            value, backward, weight, metrics, outputs = score(self, micro, rng)
+            return value, backward, weight or 1e-300, metrics, outputs
+        monkeypatch.setattr(NumpyReplica, "_score", scored)
+        """,
+    ),
+    "each program trains a copy of the model": (
+        "ConcurrencySuite",
+        "test_two_programs_play_against_each_other_on_one_model[1]",
+        """
+        original = NumpyReplica.__init__
+        def initialise(self, job):
+            original(self, replace(job, model=copy.deepcopy(job.model)))
+        monkeypatch.setattr(NumpyReplica, "__init__", initialise)
+        """,
+    ),
+    "the first velocity is dampened": (
+        "OptimizerSuite",
+        "test_l5_2_two_updates_worked_out_by_hand[dampening]",
+        """
+        original = unified_ipu_numpy._step
+        def step(optimizer, p, g, slots, lr):
+            if getattr(optimizer, "momentum", 0.0) and not slots:
+                slots["momentum_buffer"] = np.zeros_like(p)
+            original(optimizer, p, g, slots, lr)
+        monkeypatch.setattr(unified_ipu_numpy, "_step", step)
+        """,
+    ),
+    "the rate is part of the velocity": (
+        "ScheduleSuite",
+        "test_l1_8_the_rate_stays_outside_the_velocity",
+        """
+        original = unified_ipu_numpy._step
+        def step(optimizer, p, g, slots, lr):
+            original(optimizer, p, g * lr, slots, 1.0)
+        monkeypatch.setattr(unified_ipu_numpy, "_step", step)
+        """,
+    ),
+    "a precision is taken for granted": (
+        "PrecisionSuite",
+        "test_l5_5_every_setting_is_lowered_or_refused_by_name[precision.compute-bfloat16]",
+        """
+        def lower(self, plan, target):
+            return Lowering("numpy", target)
+        monkeypatch.setattr(NumpyAdapter, "lower", lower)
+        """,
+    ),
 }
 
 HEAD = """\
 
+import copy
 import sys
 from dataclasses import replace
 
@@ -124,9 +215,12 @@ import pytest
 
 sys.path[:0] = {path!r}
 
+import unified_ipu_numpy
+from mutants import MUTANTS
 from numpy_subject import NumpySubject
 from unified_ipu import testing
-from unified_ipu_numpy import NumpyReplica
+from unified_ipu.adapter import Lowering
+from unified_ipu_numpy import NumpyAdapter, NumpyReplica
 
 
 class Fixtures:
@@ -148,45 +242,69 @@ class Test{number}(Fixtures, testing.{suite}):
 """
 
 
+# How a killer may fail: a fault that no longer fits the code it patches ends in a TypeError.
+NOTICED = ("assert", "AssertionError", "NumericsError", "DataError")
+
+MUTATED = """
+
+class TestMutant{number}(Fixtures, testing.{suite}):
+    @pytest.fixture(autouse=True)
+    def mutant(self):
+        with MUTANTS[{number}].patch():
+            yield
+"""
+
+
 @pytest.fixture(scope="module")
-def failures(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, Set[str]]:
-    """Names of the failed tests by fault, of one inner run with all faults."""
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Set[str]:
+    """Tests that noticed their fault, as ``Class::test``, in one inner run of all killers."""
     folder = tmp_path_factory.mktemp("faults")
-    text = HEAD.format(path=[str(HERE / "unified_ipu_numpy_sample"), str(HERE)])
-    for number, (suite, _, fault) in enumerate(FAULTS.values()):
+    search = [HERE / "unified_ipu_numpy_sample", HERE, HERE.parent]
+    text = HEAD.format(path=[str(path) for path in search])
+    chosen = []
+    for number, (suite, killer, fault) in enumerate(FAULTS.values()):
         text += CLASS.format(number=number, suite=suite, fault=fault)
+        chosen.append(f"test_faults.py::Test{number}::{killer}")
+    for number, mutant in enumerate(MUTANTS):
+        suite, killer = mutant.conformance
+        text += MUTATED.format(number=number, suite=suite)
+        chosen.append(f"test_faults.py::TestMutant{number}::{killer}")
     (folder / "conftest.py").write_text('pytest_plugins = ["unified_ipu.testing"]\n')
     (folder / "test_faults.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--junitxml=report.xml",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=100, check=False
+        [*command, "--junitxml=report.xml", *chosen],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    found: Dict[str, Set[str]] = {fault: set() for fault in FAULTS}
+    found = set()
     for case in ET.parse(folder / "report.xml").iter("testcase"):  # noqa: S314  # ours
         assert case.find("error") is None, ET.tostring(case).decode()
-        fault = list(FAULTS)[int(case.attrib["classname"].rpartition("Test")[2])]
         failure = case.find("failure")
-        if failure is not None and "assert" in failure.attrib["message"].lower():
-            found[fault].add(case.attrib["name"])
+        message = "" if failure is None else failure.attrib["message"]
+        if any(word in message for word in NOTICED):
+            found.add(f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}")
     return found
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_suite_fails_on_the_fault_planted_for_it(
-    failures: Dict[str, Set[str]], fault: str
+def test_a_suite_fails_on_the_fault_planted_for_it(failed: Set[str], fault: str) -> None:
+    number = list(FAULTS).index(fault)
+    assert f"Test{number}::{FAULTS[fault][1]}" in failed
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_clause_of_the_kit_kills_each_mutant_of_the_engine(
+    failed: Set[str], mutant: Mutant
 ) -> None:
-    _, killer, _ = FAULTS[fault]
-    assert killer in failures[fault]
+    _, killer = mutant.conformance
+    assert clauses_of(killer) != (NO_CLAUSE,)
+    assert f"TestMutant{MUTANTS.index(mutant)}::{killer}" in failed
 
 
 def test_every_suite_has_a_fault() -> None:

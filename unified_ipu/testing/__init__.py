@@ -5,15 +5,19 @@ Load it from the root ``conftest.py``: ``pytest_plugins = ["unified_ipu.testing"
 
 from __future__ import annotations
 
+from unified_ipu.testing.agreement import AgreementSuite as AgreementSuite
 from unified_ipu.testing.bad_input import BadInputSuite as BadInputSuite
+from unified_ipu.testing.concurrency import ConcurrencySuite as ConcurrencySuite
 from unified_ipu.testing.data_law import DataLawSuite as DataLawSuite
 from unified_ipu.testing.evaluation import EvaluationSuite as EvaluationSuite
+from unified_ipu.testing.optimizers import OptimizerSuite as OptimizerSuite
 from unified_ipu.testing.plugin import (
     pytest_addoption as pytest_addoption,
     pytest_configure as pytest_configure,
     requires_capability as requires_capability,
 )
 from unified_ipu.testing.pool import WarmPool as WarmPool, warm_pool as warm_pool
+from unified_ipu.testing.precision import PrecisionSuite as PrecisionSuite
 from unified_ipu.testing.random_law import RandomNumbersSuite as RandomNumbersSuite
 from unified_ipu.testing.ranks import (
     PoolRanks as PoolRanks,
@@ -21,6 +25,7 @@ from unified_ipu.testing.ranks import (
     Ranks as Ranks,
     ThreadRanks as ThreadRanks,
 )
+from unified_ipu.testing.schedules import ScheduleSuite as ScheduleSuite
 from unified_ipu.testing.state_law import StateLawSuite as StateLawSuite
 from unified_ipu.testing.subject import Model as Model, Subject as Subject
 from unified_ipu.testing.suite import AdapterSuite as AdapterSuite
@@ -34,15 +39,20 @@ from unified_ipu.testing.weights import WeightsSuite as WeightsSuite
 
 __all__ = [
     "AdapterSuite",
+    "AgreementSuite",
     "BadInputSuite",
+    "ConcurrencySuite",
     "DataLawSuite",
     "EvaluationSuite",
     "Model",
+    "OptimizerSuite",
     "PoolRanks",
+    "PrecisionSuite",
     "RandomNumbersSuite",
     "Rank",
     "Ranks",
     "RanksFailedError",
+    "ScheduleSuite",
     "StateLawSuite",
     "Subject",
     "ThreadRanks",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, cast
+from typing import Any, Callable, Dict, List, cast
 
 import numpy as np
 import pytest
 
-from unified_ipu.adapter import Capability, Loss, load_adapter, optim
+from unified_ipu.adapter import Capability, load_adapter, optim
 from unified_ipu.data import arrays
 from unified_ipu.testing import samples
-from unified_ipu.testing.ranks import Raised, Rank, Ranks, outcome_of
+from unified_ipu.testing.ranks import Rank, Ranks, outcome_of
 from unified_ipu.testing.scenarios import Make, Training, batch_plan, caught, compiled, make
 from unified_ipu.testing.subject import Subject
 from unified_ipu.testing.suite import AdapterSuite, all_raise
@@ -79,52 +78,6 @@ def use_wrongly(rank: Rank, *, what: str) -> Any:
         if what == "step after close":
             program.close()
         return outcome_of(ways[what])
-
-
-def change_metrics(rank: Rank) -> Any:
-    """Return another metric from the second update on, on the last rank only."""
-    calls: List[int] = []
-    objective = rank.subject.token_objective()
-    is_last = rank.world.rank == rank.world.world_size - 1
-
-    def changing(model: Any, batch: Any) -> Loss:
-        loss: Loss = objective(model, batch)
-        calls.append(1)
-        if len(calls) > 1 and is_last:
-            return replace(loss, metrics={"other": loss.metrics["x"]})
-        return loss
-
-    with rank.session() as session:
-        model = rank.subject.linear(samples.column(1.0))
-        program = session.compile(
-            model.native,
-            objective=changing,
-            optimizer=optim.SGD(lr=1.0),
-            adapter=rank.subject.adapter,
-        )
-        batch = {"x": samples.ones(1, 3), "mask": samples.ones(1, 3)}
-        program.step(batch)
-        return outcome_of(lambda: program.step(batch))
-
-
-def fail_alone(rank: Rank) -> Any:
-    """Raise on rank 1 only, while the others are in an update."""
-
-    def body() -> None:
-        with rank.session() as session:
-            model = rank.subject.linear(samples.column(1.0))
-            program = session.compile(
-                model.native,
-                loss=rank.subject.product_loss(),
-                optimizer=optim.SGD(lr=1.0),
-                adapter=rank.subject.adapter,
-            )
-            program.step((samples.ones(1), samples.ones(1)))
-            if rank.world.rank == 1:
-                raise KeyError("sample 17 is missing")
-            program.step((samples.ones(1), samples.ones(1)))
-
-    return outcome_of(body)
 
 
 def return_nonsense(rank: Rank) -> Any:
@@ -253,12 +206,6 @@ class BadInputSuite(AdapterSuite):
         (message,) = all_raise(ranks, fail_in_step, 1, "ConfigError", run=step_run(step))
         assert 'loss_reduction="none"' in message
 
-    @pytest.mark.parametrize("size", [1, 2])
-    def test_metrics_that_change_their_names_end_all_ranks(self, ranks: Ranks, size: int) -> None:
-        for message in all_raise(ranks, change_metrics, size, "ConfigError"):
-            assert "update 1" in message
-            assert "['x']" in message
-
     def test_an_objective_must_return_a_loss(self, ranks: Ranks) -> None:
         (message,) = all_raise(ranks, return_nonsense, 1, "ConfigError")
         assert "Loss(" in message
@@ -271,14 +218,3 @@ class BadInputSuite(AdapterSuite):
         run = step_run(batch, batch, options={"weight": _weight(value)})
         for message in all_raise(ranks, fail_in_step, 2, "NumericsError", run=run):
             assert "weight W" in message
-
-    def test_l4_4_an_error_on_one_rank_ends_the_others_and_names_it(self, ranks: Ranks) -> None:
-        results: List[Optional[Raised]] = ranks.run(fail_alone, 3)
-        for number, result in enumerate(results):
-            assert isinstance(result, Raised), f"rank {number} went on"
-            if number == 1:
-                assert result.kinds[0] == "KeyError"
-            else:
-                assert "PeerLostError" in result.kinds
-                assert "rank 1" in result.message
-                assert "sample 17 is missing" in result.message

@@ -70,6 +70,7 @@ CORE: Dict[str, str] = {
     "L2.13": "ids are compared by the loader",
     "L3.3": "pipelines are seeded by the loader",
     "L4.1": "signatures are the transport's",
+    "L4.3": "waits are the transport's",
     "L4.5": "time-outs are the transport's",
     "L4.7": "choices are made before an adapter is asked",
 }

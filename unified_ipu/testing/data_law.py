@@ -20,7 +20,7 @@ from unified_ipu.testing.scenarios import (
     make,
     train,
 )
-from unified_ipu.testing.suite import AdapterSuite, all_raise
+from unified_ipu.testing.suite import AdapterSuite, all_raise, holds
 
 # N samples, G, B, replicas, D updates a call.
 EPOCHS = [
@@ -59,6 +59,7 @@ def ids_by_update(ranks: Sequence[Trained]) -> List[List[int]]:
 class DataLawSuite(AdapterSuite):
     """L2, required of every adapter."""
 
+    @holds("L2.3", "L2.6", "L2.12", "L2.14")
     @pytest.mark.parametrize(("size", "total", "micro", "replicas", "per_call"), EPOCHS)
     def test_l2_1_the_model_sees_every_sample_once_an_epoch(
         self, ranks: Ranks, size: int, total: int, micro: int, replicas: int, per_call: int
@@ -82,6 +83,7 @@ class DataLawSuite(AdapterSuite):
         for epoch in (updates[:num_updates], updates[num_updates:]):
             assert sorted(one for update in epoch for one in update) == list(range(size))
 
+    @holds("L2.6")
     def test_l2_4_the_micro_batches_of_an_uneven_world(self, ranks: Ranks) -> None:
         results = ranks.run(train, 3, run=counting_run(64, batch_plan(64, 16)))
         dealt = [
@@ -110,6 +112,7 @@ class DataLawSuite(AdapterSuite):
         other = counting_run(10, shuffled(10, 5, seed=1))
         assert ids_by_update(ranks.run(train, 2, run=other)) != [first]
 
+    @holds("L2.14")
     def test_l2_9_a_dropped_remainder_is_counted(self, ranks: Ranks) -> None:
         plan = batch_plan(4, 2, batch={"remainder": "drop"}, update={"reduction": "sum"})
         for trained in ranks.run(train, 2, run=counting_run(10, plan)):

@@ -13,7 +13,7 @@ from unified_ipu.testing import samples
 from unified_ipu.testing.oracle import cross_entropy, outputs_of
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import Make, batch_plan, ids_of, make
-from unified_ipu.testing.suite import AdapterSuite, relative_error, requires
+from unified_ipu.testing.suite import AdapterSuite, holds, relative_error, requires
 
 PADDED = {"batch": {"remainder": "pad"}}
 
@@ -134,6 +134,7 @@ def identity(size: int, dtype: str = "float64") -> Make:
 class EvaluationSuite(AdapterSuite):
     """L6 and L2.8, required of every adapter."""
 
+    @holds("L6.6")
     @pytest.mark.case("O-S1")
     @pytest.mark.parametrize("pad", [False, True])
     @pytest.mark.parametrize("size", [1, 3, 4])
@@ -178,6 +179,7 @@ class EvaluationSuite(AdapterSuite):
                 assert result["results"]["loss"] == pytest.approx(total / weight, rel=1e-12)
                 assert result["outputs"] == pytest.approx(outputs, rel=1e-12)
 
+    @holds("L6.6")
     @pytest.mark.case("O-S4")
     @pytest.mark.parametrize("pad", [False, True])
     def test_l6_4_predictions_come_in_the_order_of_the_samples(
@@ -216,6 +218,7 @@ class EvaluationSuite(AdapterSuite):
         dealt = [result["dealt"] for result in results]
         assert dealt == [[(0, 1), (6,)], [(2, 3)], [(4, 5)]]
 
+    @holds("L6.5")
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     def test_l6_2_ranks_without_rows_get_the_same_results(self, ranks: Ranks, dtype: str) -> None:
         results = ranks.run(

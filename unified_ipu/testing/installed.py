@@ -6,13 +6,18 @@ from typing import Iterator
 
 import pytest
 
+from unified_ipu.testing.agreement import AgreementSuite
 from unified_ipu.testing.bad_input import BadInputSuite
+from unified_ipu.testing.concurrency import ConcurrencySuite
 from unified_ipu.testing.data_law import DataLawSuite
 from unified_ipu.testing.evaluation import EvaluationSuite
+from unified_ipu.testing.optimizers import OptimizerSuite
 from unified_ipu.testing.plugin import ADAPTER, SUBJECT, TARGET
 from unified_ipu.testing.pool import WarmPool
+from unified_ipu.testing.precision import PrecisionSuite
 from unified_ipu.testing.random_law import RandomNumbersSuite
 from unified_ipu.testing.ranks import PoolRanks, Ranks, ThreadRanks
+from unified_ipu.testing.schedules import ScheduleSuite
 from unified_ipu.testing.state_law import StateLawSuite
 from unified_ipu.testing.subject import Subject
 from unified_ipu.testing.subjects import find_subject, preloaded_by, runs_in_threads
@@ -76,6 +81,26 @@ class TestRandomNumbers(Installed, RandomNumbersSuite):
 
 
 class TestWeights(Installed, WeightsSuite):
+    """See the suite."""
+
+
+class TestAgreement(Installed, AgreementSuite):
+    """See the suite."""
+
+
+class TestConcurrency(Installed, ConcurrencySuite):
+    """See the suite."""
+
+
+class TestOptimizer(Installed, OptimizerSuite):
+    """See the suite."""
+
+
+class TestPrecision(Installed, PrecisionSuite):
+    """See the suite."""
+
+
+class TestSchedule(Installed, ScheduleSuite):
     """See the suite."""
 
 

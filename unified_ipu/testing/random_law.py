@@ -12,7 +12,7 @@ from unified_ipu.data import arrays
 from unified_ipu.testing import samples
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import batch_plan
-from unified_ipu.testing.suite import AdapterSuite, requires
+from unified_ipu.testing.suite import AdapterSuite, holds, requires
 
 SIZE = 64
 PER_UPDATE = 4
@@ -73,6 +73,7 @@ def _bits(sums: Any) -> List[str]:
 class RandomNumbersSuite(AdapterSuite):
     """L3.2 and L6.7 for adapters with random layers."""
 
+    @holds("L3.4")
     @pytest.mark.case("O-M5")
     def test_l3_2_every_micro_batch_of_every_update_has_its_own_mask(self, ranks: Ranks) -> None:
         results = ranks.run(masks_of, 4)
@@ -81,6 +82,7 @@ class RandomNumbersSuite(AdapterSuite):
         assert all(16 <= mask.count("1") <= 48 for mask in masks), "half of 64, within four sigma"
         assert all(theirs["masks"] == results[0]["masks"] for theirs in results)
 
+    @holds("L1.12")
     def test_l3_2_masks_do_not_depend_on_the_world(self, ranks: Ranks) -> None:
         alone = ranks.run(masks_of, 1)[0]["masks"]
         for size in (2, 3):

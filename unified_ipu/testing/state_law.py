@@ -13,7 +13,7 @@ from unified_ipu.session import Program
 from unified_ipu.testing import samples
 from unified_ipu.testing.ranks import Rank, Ranks, outcome_of
 from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make
-from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error, requires
+from unified_ipu.testing.suite import AdapterSuite, all_raise, holds, relative_error, requires
 
 OPTIMIZERS = [
     optim.SGD(lr=0.1, momentum=0.9, nesterov=True),
@@ -169,6 +169,7 @@ class StateLawSuite(AdapterSuite):
             assert part["certificates"] == ["14 of 14 samples, each once"] * 2
             assert relative_error(part["weights"], whole["weights"]) < self.tolerance_float64
 
+    @holds("L3.7")
     @pytest.mark.parametrize("updates", [0, 2])
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=NAMES)
     def test_l3_1_weights_slots_and_counters_come_back(
@@ -180,6 +181,7 @@ class StateLawSuite(AdapterSuite):
             assert between != before
             assert after == before, "also slots that did not exist then are gone"
 
+    @holds("L3.7")
     def test_another_optimizer_is_refused_before_anything_changes(
         self, ranks: Ranks, tmp_path: Any
     ) -> None:
@@ -195,6 +197,7 @@ class StateLawSuite(AdapterSuite):
             assert "Adam" in message
             assert "SGD" in message
 
+    @holds("L3.7")
     def test_another_model_is_refused_with_the_tensors_that_differ(
         self, ranks: Ranks, tmp_path: Any
     ) -> None:

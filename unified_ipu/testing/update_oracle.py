@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 import pytest
 
-from unified_ipu.adapter import Capability, optim
+from unified_ipu.adapter import optim
 from unified_ipu.testing import samples
 from unified_ipu.testing.oracle import Oracle, cross_entropy, squared_error
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import Trained, Training, batch_plan, halving, make, train
 from unified_ipu.testing.subject import Model
-from unified_ipu.testing.suite import AdapterSuite, relative_error, requires
+from unified_ipu.testing.suite import AdapterSuite, holds, relative_error
 
 OPTIMIZERS = [
     optim.SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
@@ -27,6 +27,7 @@ NAMES = ["nesterov", "dampened", "adam", "adamw"]
 class UpdateOracleSuite(AdapterSuite):
     """L5.2 and L5.3: training in any world comes to what the float64 oracle does."""
 
+    @holds("L4.8")
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=NAMES)
     def test_l5_3_fifty_updates_equal_the_oracle_in_every_world(
         self, ranks: Ranks, optimizer: Any
@@ -41,6 +42,7 @@ class UpdateOracleSuite(AdapterSuite):
                 assert losses == pytest.approx(oracle.losses, rel=1e-11)
             assert_same_bits([trained.weights for trained in results])
 
+    @holds("L1.8", "L2.11")
     def test_l5_3_clipping_warm_up_and_scaling_equal_the_oracle(self, ranks: Ranks) -> None:
         update = {
             "clip_norm": 0.2,
@@ -62,6 +64,7 @@ class UpdateOracleSuite(AdapterSuite):
                 norms = [record.grad_norm for record in trained.records]
                 assert norms == pytest.approx(oracle.norms, rel=1e-11)
 
+    @holds("L5.1")
     def test_l1_2_class_weights_and_ignored_targets_are_the_denominator(self, ranks: Ranks) -> None:
         x, classes = samples.classification(33)
         weights, biases = samples.mlp_values((3, 4, 3))
@@ -97,6 +100,7 @@ class UpdateOracleSuite(AdapterSuite):
         for trained in ranks.run(train, 2, run=run):
             assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
 
+    @holds("L5.3")
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=NAMES)
     def test_l5_2_float32_is_equal_to_rounding(self, ranks: Ranks, optimizer: Any) -> None:
         before = samples.canonical_mlp()
@@ -111,65 +115,10 @@ class UpdateOracleSuite(AdapterSuite):
                     expected = {name: one.parameters[name] - start}
                     assert relative_error(change, expected) < self.tolerance_float32_update
 
-    @requires(Capability.NATIVE_OPTIMIZERS)
-    @pytest.mark.parametrize(
-        "optimizer", [optim.SGD(lr=0.1, momentum=0.9), optim.AdamW(lr=0.01)], ids=["sgd", "adamw"]
-    )
-    def test_native_optimizers_and_their_groups_train_as_the_oracle(
-        self, ranks: Ranks, optimizer: Any
-    ) -> None:
-        oracle = mlp_oracle(optimizer)
-        run = mlp_run(None, 3)
-        for trained in ranks.run(train_with_native_optimizer, 2, run=run, settings=optimizer):
-            assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
-
-    @requires(Capability.NATIVE_OPTIMIZERS)
-    def test_each_parameter_group_keeps_its_rate(self, ranks: Ranks) -> None:
-        run = Training(
-            make("linear", weight=samples.column(0.0), bias=np.zeros(1)),
-            None,
-            loss=make("product_loss"),
-            data=(samples.column(2, 2), samples.ones(2)),
-            plan=batch_plan(2, 1),
-            options={"schedule": quarter},
-        )
-        settings, rates = optim.SGD(lr=1.0), {"weight": 1.0, "bias": 0.5}
-        for trained in ranks.run(
-            train_with_native_optimizer, 2, run=run, settings=settings, rates=rates
-        ):
-            assert trained.weights["weight"].tolist() == [[-0.5]]
-            assert trained.weights["bias"].tolist() == [-0.125]
-
-    @requires(Capability.NATIVE_OPTIMIZERS, Capability.NATIVE_SCHEDULES)
-    @pytest.mark.parametrize(
-        ("per_call", "rates"), [(1, [1.0, 0.5, 0.25, 0.125, 0.0625]), (2, [1.0, 0.25, 0.0625])]
-    )
-    @pytest.mark.case("O-G8")
-    def test_l2_11_a_native_schedule_steps_once_an_update(
-        self, ranks: Ranks, per_call: int, rates: List[float]
-    ) -> None:
-        plan = batch_plan(4, 1, batch={"updates_per_call": per_call})
-        run = Training(
-            make("linear", weight=samples.column(0.0)),
-            loss=make("product_loss"),
-            data=(samples.ones(20), samples.ones(20)),
-            plan=plan,
-        )
-        for trained in ranks.run(
-            train_with_native_optimizer, 2, run=run, settings=optim.SGD(lr=1.0), factor=0.5
-        ):
-            assert [record.lr for record in trained.records] == rates
-
 
 def halving_every_20(update: int) -> float:
     """A schedule of steps."""
     return halving(update // 20)
-
-
-def quarter(update: int) -> float:
-    """A constant factor."""
-    del update
-    return 0.25
 
 
 def mlp_run(

@@ -48,6 +48,26 @@ class TestStateLaw(Fixtures, testing.StateLawSuite):
     pass
 
 
+class TestAgreement(Fixtures, testing.AgreementSuite):
+    pass
+
+
+class TestConcurrency(Fixtures, testing.ConcurrencySuite):
+    pass
+
+
+class TestOptimizer(Fixtures, testing.OptimizerSuite):
+    pass
+
+
+class TestPrecision(Fixtures, testing.PrecisionSuite):
+    pass
+
+
+class TestSchedule(Fixtures, testing.ScheduleSuite):
+    pass
+
+
 class TestEvaluation(Fixtures, testing.EvaluationSuite):
     pass
 

@@ -1,23 +1,105 @@
-"""The guide for authors lists every suite and every test of the kit."""
+"""The guide for authors lists every suite, every test of the kit, and what holds each clause."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Dict, List
+
+import pytest
 
 from unified_ipu import testing
+from unified_ipu.testing import installed
+from unified_ipu.testing.clauses import CLAUSES, CORE, clauses_of
 
-GUIDE = Path(__file__).parents[3] / "docs" / "writing-an-adapter.md"
+ROOT = Path(__file__).parents[3]
+GUIDE = (ROOT / "docs" / "writing-an-adapter.md").read_text(encoding="utf-8")
+LAWS = (ROOT / "docs" / "laws.md").read_text(encoding="utf-8")
+SUITES = [
+    value
+    for name, value in vars(testing).items()
+    if name.endswith("Suite") and value is not testing.AdapterSuite
+]
+RUNS = sorted((ROOT / "tests").rglob("test_conformance.py"))
+
+
+def kit_tests(suite):
+    """Tests of a suite: name to the clauses it is marked with, and the capabilities it needs."""
+    found = {}
+    for name, function in vars(suite).items():
+        if name.startswith("test_"):
+            marks = getattr(function, "pytestmark", [])
+            found[name] = (
+                [clause for mark in marks if mark.name == "holds" for clause in mark.args],
+                [
+                    c.value
+                    for mark in marks
+                    if mark.name == "requires_capability"
+                    for c in mark.args
+                ],
+            )
+    return found
+
+
+def held_by():
+    """For each clause the suites with a test that holds it."""
+    found: Dict[str, List[str]] = {clause: [] for clause in CLAUSES}
+    for suite in SUITES:
+        for name, (marked, _) in kit_tests(suite).items():
+            for clause in clauses_of(name, marked):
+                if clause in found and suite.__name__ not in found[clause]:
+                    found[clause].append(suite.__name__)
+    return found
 
 
 def test_the_guide_lists_what_the_suites_hold():
-    suites = [
-        value
-        for name, value in vars(testing).items()
-        if name.endswith("Suite") and value is not testing.AdapterSuite
-    ]
-    assert len(suites) == 9
-    tests = {name for suite in suites for name in vars(suite) if name.startswith("test_")}
-    text = GUIDE.read_text(encoding="utf-8")
-    assert set(re.findall(r"^- `(test_\w+)`", text, re.MULTILINE)) == tests
-    assert set(re.findall(r"^### (\w+)", text, re.MULTILINE)) == {s.__name__ for s in suites}
+    assert len(SUITES) == 14
+    listed = {}
+    for line in re.findall(r"^- (`test_.*)$", GUIDE, re.MULTILINE):
+        name, _, rest = line.partition("` ")
+        also = re.search(r"also ([L0-9., ]+)", rest)
+        needs = re.findall(r"`(\w+)`", rest.partition("needs ")[2])
+        listed[name.strip("`")] = (also[1].split(", ") if also else [], needs)
+    expected = {name: rest for suite in SUITES for name, rest in kit_tests(suite).items()}
+    assert listed == expected
+    headings = set(re.findall(r"^### (\w+)", GUIDE, re.MULTILINE))
+    assert headings == {suite.__name__ for suite in SUITES}
+
+
+def test_names_of_tests_are_unique_over_the_suites():
+    names = [name for suite in SUITES for name in kit_tests(suite)]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_the_clauses_are_those_of_the_laws():
+    assert list(CLAUSES) == re.findall(r"^- \*\*(L\d\.\d+)\*\*", LAWS, re.MULTILINE)
+    marked = {c for suite in SUITES for held, _ in kit_tests(suite).values() for c in held}
+    assert marked <= set(CLAUSES)
+
+
+def test_every_clause_is_held_by_the_kit_or_by_the_core_alone():
+    without = {clause for clause, suites in held_by().items() if not suites}
+    assert without == set(CORE)
+
+
+def test_the_guide_says_what_holds_each_clause():
+    rows = re.findall(r"^\| (L\d\.\d+) \| (.+?) \| (.+?) \|$", GUIDE, re.MULTILINE)
+    expected = []
+    for clause, suites in held_by().items():
+        how = sorted(suites) or [f"core: {CORE[clause]}"]
+        expected.append((clause, CLAUSES[clause], how))
+    assert [(clause, what, sorted(how.split(", "))) for clause, what, how in rows] == expected
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
+def test_every_adapter_of_ours_runs_every_suite(path):
+    assert len(RUNS) >= 2
+    run = set(re.findall(r"testing\.(\w+Suite)\b", path.read_text(encoding="utf-8")))
+    assert run == {suite.__name__ for suite in SUITES}
+
+
+def test_the_command_runs_every_suite():
+    classes = [value for name, value in vars(installed).items() if name.startswith("Test")]
+    assert {base for one in classes for base in one.__bases__} - {installed.Installed} == set(
+        SUITES
+    )

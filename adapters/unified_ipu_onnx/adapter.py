@@ -36,6 +36,7 @@ class OnnxAdapter:
         }
         self._torch = TorchAdapter()
         self._sources: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._programs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def accepts(self, model: Any) -> bool:
         """Whether it is the path of a ``.onnx`` file or a ``ModelProto``; imports nothing."""
@@ -67,6 +68,8 @@ class OnnxAdapter:
     def prepare(self, model: Any) -> GraphModule:
         """Make the torch module that is trained: what a callable ``optimizer=`` gets.
 
+        While a program trains a model in memory, other programs of that model get the same module.
+
         Args:
             model: A path or a ``ModelProto``.
 
@@ -84,6 +87,10 @@ class OnnxAdapter:
         from unified_ipu_onnx.module import GraphModule
         from unified_ipu_onnx.reading import read_model
 
+        for module, count in self._programs.items():
+            if count and self._sources[module].proto is model:
+                found: GraphModule = module
+                return found
         source = read_model(model)
         module = GraphModule.from_model(source.proto, base_dir=source.base_dir)
         self._sources[module] = source
@@ -112,13 +119,19 @@ class OnnxAdapter:
         if refused:
             raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
         check_batch_size(job.model, source.proto, plan)
-        return OnnxReplica(
+        replica = OnnxReplica(
             job,
             source,
             device,
             deterministic=plan.deterministic,
             is_first=place.rank == 0,
+            on_close=self._one_less,
         )
+        self._programs[job.model] = self._programs.get(job.model, 0) + 1
+        return replica
+
+    def _one_less(self, module: GraphModule) -> None:
+        self._programs[module] -= 1
 
     def denominator(self, loss: Any) -> Optional[str]:
         """How torch's own ``loss`` divides its mean, or None if it is not torch's."""

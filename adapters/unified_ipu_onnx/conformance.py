@@ -56,35 +56,35 @@ class OnnxSubject:
         return Model(native, names, frozenset(n for n in names if n.startswith("weight")))
 
     def branches(self, a: float, b: float, c: float, frozen: float) -> Model:
-        """An ``If``; ``c`` is added where nobody looks."""
+        """Two ``If`` in one another; the branch of ``c`` would need a 2 in the second column."""
         from onnx import TensorProto, helper
 
-        def branch(name: str) -> Any:
-            node = helper.make_node("Mul", ["value", name], [f"times.{name}"])
-            out = helper.make_tensor_value_info(f"times.{name}", TensorProto.DOUBLE, None)
-            return helper.make_graph([node], name, [], [out])
+        def branch(name: str, *nodes: Any) -> Any:
+            made = nodes or (helper.make_node("Mul", ["value", name], [f"times.{name}"]),)
+            out = helper.make_tensor_value_info(made[-1].output[0], TensorProto.DOUBLE, None)
+            return helper.make_graph(list(made), name, [], [out])
+
+        def choose(flag: str, out: str, then: Any, otherwise: Any) -> Any:
+            return helper.make_node("If", [flag], [out], then_branch=then, else_branch=otherwise)
 
         held = {
             name: np.array([value])
             for name, value in (("a", a), ("b", b), ("c", c), ("frozen", frozen))
         }
-        indices = {"first": np.array([0]), "second": np.array([1]), "top": np.array([0])}
+        fixed = {"first": np.array([0]), "second": np.array([1]), "two": np.array(2.0)}
+        inner = choose("is.b", "one", branch("b"), branch("a"))
+        outer = {"then_branch": branch("c"), "else_branch": branch("other", inner)}
         nodes: _Nodes = [
             ("Gather", ["x", "first"], ["value"], {"axis": 1}),
             ("Gather", ["x", "second"], ["flags"], {"axis": 1}),
-            ("Gather", ["flags", "top"], ["flag"], {"axis": 0}),
+            ("Gather", ["flags", "first"], ["flag"], {"axis": 0}),
             ("Squeeze", ["flag"], ["scalar"], {}),
-            ("Cast", ["scalar"], ["choice"], {"to": TensorProto.BOOL}),
-            (
-                "If",
-                ["choice"],
-                ["scaled"],
-                {"then_branch": branch("b"), "else_branch": branch("a")},
-            ),
+            ("Cast", ["scalar"], ["is.b"], {"to": TensorProto.BOOL}),
+            ("Equal", ["scalar", "two"], ["is.c"], {}),
+            ("If", ["is.c"], ["scaled"], outer),
             ("Add", ["scaled", "frozen"], ["y"], {}),
-            ("Add", ["value", "c"], ["unused"], {}),
         ]
-        native = _model(nodes, {**held, **indices}, shape=[2])
+        native = _model(nodes, {**held, **fixed}, shape=[2])
         return Model(native, {name: name for name in held})
 
     def dropout_probe(self, size: int, rate: float) -> Model:

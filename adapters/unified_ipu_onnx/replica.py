@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -33,6 +33,7 @@ class OnnxReplica(TorchReplica):
         device: Where the module runs; it is moved there.
         deterministic: Whether torch may use deterministic kernels only, until ``close``.
         is_first: Whether this rank says what its user should know.
+        on_close: Is told the module once the replica is closed.
 
     Raises:
         ConfigError: If model, loss and optimizer cannot be driven together.
@@ -46,9 +47,11 @@ class OnnxReplica(TorchReplica):
         *,
         deterministic: bool = False,
         is_first: bool = True,
+        on_close: Optional[Callable[[GraphModule], None]] = None,
     ) -> None:
         self._module: GraphModule = job.model
         self._source = source
+        self._on_close = on_close
         names = self._module.initializer_names
         job = replace(job, trainable=_own_names(job.trainable, names))
         super().__init__(job, device, deterministic=deterministic, own_names=names)
@@ -104,6 +107,9 @@ class OnnxReplica(TorchReplica):
         """Let go of the reducer's buffers; the user's model keeps the trained weights."""
         self.hand_back()
         super().close()
+        if self._on_close is not None:
+            self._on_close(self._module)
+            self._on_close = None
 
 
 def _own_names(trainable: Any, names: Mapping[str, str]) -> Any:

@@ -80,7 +80,7 @@ class Assembly:
             self._open[0][1][key] = place
         else:
             convert = self._conversion(form, on_host=value.on_host)
-            self.steps.append(Step(convert, (value.place,), (place,), f"reading as {form}"))
+            self.steps.append(Step(convert, (value.place,), (place,), f"reading as {form}", ""))
             self._open[-1][1][key] = place
         return place
 

@@ -19,7 +19,7 @@ from unified_ipu_onnx.emission import (
     fold,
     is_shape_arithmetic,
 )
-from unified_ipu_onnx.functions import Body, Key, local_body, schema_body
+from unified_ipu_onnx.functions import Body, Key, local_body, schema_body, with_attributes
 from unified_ipu_onnx.nodes import Mode, Node
 from unified_ipu_onnx.operators.shapes_on_host import ON_HOST, stays
 from unified_ipu_onnx.program import Subgraph, seal, without_unused
@@ -231,7 +231,8 @@ class Compiler:
     def _by_fallback(self, call: Call) -> None:
         function = None
         if self._fallback is not None and not call.trains and not _has_graph(call.proto):
-            function = self._fallback(call.proto, call.describe({}, self._mode))
+            plain = with_attributes(call.proto, call.attributes)
+            function = self._fallback(plain, call.describe({}, self._mode))
         if function is None:
             self.unsupported.append(_unsupported(call))
             define(call, self.assembly)

@@ -9,8 +9,9 @@ import torch
 from onnx import AttributeProto, NodeProto
 
 from unified_ipu_onnx.assembly import ARRAY, NUMBERS, TENSOR, Assembly, as_numbers
+from unified_ipu_onnx.errors import of_node
 from unified_ipu_onnx.nodes import Mode, Node
-from unified_ipu_onnx.program import UNWANTED, Step, Subgraph, naming
+from unified_ipu_onnx.program import UNWANTED, Step, Subgraph
 from unified_ipu_onnx.registry import Function, Operator
 from unified_ipu_onnx.scopes import Scope, Value
 
@@ -83,8 +84,12 @@ def fold(call: Call, operator: Operator, function: Function, assembly: Assembly)
         arguments.append(
             as_numbers(known) if known is not None and index in operator.ints else known
         )
-    with torch.no_grad(), naming(call.label):
-        result = function(*arguments)
+    try:
+        with torch.no_grad():
+            result = function(*arguments)
+    except Exception as error:
+        told = of_node(error, call.label, call.proto.op_type, arguments)
+        raise told from error
     results = result if len(call.proto.output) > 1 else (result,)
     if not all(isinstance(item, torch.Tensor) for item in results):
         return False
@@ -117,6 +122,7 @@ def emit(
             reads,
             writes,
             call.label,
+            call.proto.op_type,
             scoped=bool(subgraphs),
             returns_tuple=len(call.proto.output) > 1,
         )
@@ -142,7 +148,9 @@ def emit_on_host(call: Call, operator: Operator, function: Function, assembly: A
     )
     writes = define(call, assembly, on_host=True)
     several = len(call.proto.output) > 1
-    assembly.steps.append(Step(function, reads, writes, call.label, returns_tuple=several))
+    assembly.steps.append(
+        Step(function, reads, writes, call.label, call.proto.op_type, returns_tuple=several)
+    )
 
 
 def _is_whole(tensor: Optional[torch.Tensor]) -> bool:

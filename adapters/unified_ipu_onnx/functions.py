@@ -89,7 +89,7 @@ def schema_body(
         types = input_types() if schema.has_context_dependent_function else None
         if types is None:
             return None
-        serialized, version = _context_body(schema, opset, _resolved_node(node, attributes), types)
+        serialized, version = _context_body(schema, opset, with_attributes(node, attributes), types)
     if not serialized:
         return None
     function = FunctionProto()
@@ -129,7 +129,8 @@ def _version(versions: Sequence[int], opset: int) -> int:
     return max(fitting) if fitting else min(versions)
 
 
-def _resolved_node(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
+def with_attributes(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
+    """Copy of a node that holds its attributes itself."""
     plain = NodeProto()
     plain.CopyFrom(node)
     values: List[AttributeProto] = list(attributes.values())

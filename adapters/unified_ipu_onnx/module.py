@@ -17,6 +17,7 @@ from typing import (
     Union,
 )
 
+import numpy as np
 import torch
 from onnx import ModelProto, ValueInfoProto
 
@@ -30,6 +31,7 @@ from unified_ipu_onnx.nodes import Mode
 from unified_ipu_onnx.operators import REGISTRY
 from unified_ipu_onnx.program import execute, seal, without_unused
 from unified_ipu_onnx.reading import opsets_of, read_model, real_inputs
+from unified_ipu_onnx.reference import by_reference
 from unified_ipu_onnx.scopes import Scope, Value
 from unified_ipu_onnx.tensors import to_torch, torch_dtype
 from unified_ipu_onnx.trainable import Uses, is_float, uses_of
@@ -145,7 +147,11 @@ class GraphModule(torch.nn.Module):
             environment[place] = value
         self._prepare(environment)
         execute(self._keeping, environment)
-        return {name: environment[self._places[name]] for name in outputs}
+        found = {name: environment[self._places[name]] for name in outputs}
+        return {
+            name: torch.from_numpy(np.array(value)) if isinstance(value, _ON_HOST) else value
+            for name, value in found.items()
+        }
 
     def computed_names(self) -> Tuple[str, ...]:
         """Names that ``run`` can return, in the order in which they are computed."""
@@ -179,7 +185,13 @@ class GraphModule(torch.nn.Module):
         if graph.sparse_initializer:
             name = graph.sparse_initializer[0].values.name
             raise ConfigError(f"sparse initializer {name!r} is not supported; store it densely")
-        compiler = Compiler(REGISTRY, functions_of(proto), base_dir=base_dir, mode=self._mode)
+        compiler = Compiler(
+            REGISTRY,
+            functions_of(proto),
+            base_dir=base_dir,
+            mode=self._mode,
+            fallback=by_reference,
+        )
         scope = Scope()
         uses = uses_of(proto)
         chosen = _choose(uses, trainable)
@@ -258,6 +270,9 @@ class GraphModule(torch.nn.Module):
         self._places = {
             name: value.place for name, value in scope.values.items() if value.place in known
         }
+
+
+_ON_HOST = (np.ndarray, np.generic)  # shapes
 
 
 class _Reserved:

@@ -6,9 +6,10 @@ compiled, which is most of what an interpreter of the file would spend its time 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+
+from unified_ipu_onnx.errors import of_node
 
 ABSENT = 0  # place of inputs that are not given; always None
 UNWANTED = 1  # place of outputs that nobody reads
@@ -21,7 +22,7 @@ Sealed = Tuple[
     Optional[Tuple[int, ...]],
     Union[int, Tuple[int, ...]],
     Tuple[int, ...],
-    str,
+    Tuple[str, str],
 ]
 
 
@@ -34,6 +35,7 @@ class Step:
         reads: Places of its inputs; of a scoped one everything that its inner graphs read too.
         writes: Places of its outputs; one if the function returns one value.
         label: Node that it comes from.
+        op_type: Of that node.
         scoped: Whether it runs inner graphs.
         returns_tuple: Whether the function returns a value for each of ``writes``.
     """
@@ -42,6 +44,7 @@ class Step:
     reads: Tuple[int, ...]
     writes: Tuple[int, ...]
     label: str
+    op_type: str
     scoped: bool = False
     returns_tuple: bool = False
 
@@ -80,11 +83,11 @@ def execute(steps: Sequence[Sealed], environment: Environment) -> None:
     """Run steps in order; results are left in ``environment``.
 
     Raises:
-        Exception: Whatever an operator raised, with the node behind its message.
+        NodeError: If an operator cannot compute what it is given.
     """
-    label = ""
+    node, reads = ("", ""), None
     try:
-        for function, reads, writes, free, label in steps:  # noqa: B007  read when it fails
+        for function, reads, writes, free, node in steps:  # noqa: B007  read when it fails
             if reads is None:
                 result = function(environment)
             else:
@@ -97,27 +100,10 @@ def execute(steps: Sequence[Sealed], environment: Environment) -> None:
             for place in free:
                 environment[place] = None
     except Exception as error:
-        name(error, label)
-        raise
-
-
-def name(error: Exception, label: str) -> None:
-    """Put the node behind the message; the type, by which out of memory is told, stays."""
-    error.args = (f"{error} (in node {label!r} of the graph)",)
-
-
-@contextmanager
-def naming(label: str) -> Iterator[None]:
-    """Put the node behind the message of whatever passes.
-
-    Raises:
-        Exception: Whatever passes.
-    """
-    try:
-        yield
-    except Exception as error:
-        name(error, label)
-        raise
+        told = of_node(error, *node, [environment[place] for place in reads or ()])
+        if told is error:
+            raise
+        raise told from error
 
 
 def without_unused(steps: Sequence[Step], outputs: Sequence[int]) -> List[Step]:
@@ -155,7 +141,7 @@ def seal(steps: Sequence[Step], keep: Sequence[int], *, free: bool = True) -> Tu
             None if step.scoped else step.reads,
             step.writes if step.returns_tuple else step.writes[0],
             tuple(frees.get(index, ())),
-            step.label,
+            (step.label, step.op_type),
         )
         for index, step in enumerate(steps)
     )

@@ -57,6 +57,24 @@ def adopt(dataset: Any) -> Any:
     return dataset.unbatch() if is_batched(graph) else dataset
 
 
+def seeds_of(dataset: Any) -> List[List[int]]:
+    """Seeds of all shuffles of a dataset in order, global seed included.
+
+    A shuffle without a seed of its own gets one from the global seed and a counter of operations,
+    which is the same on all ranks only if they did the same before: so seeds are to be compared.
+    """
+    graph = graph_of(dataset)
+    found = []
+    for body in [graph.node, *(function.node_def for function in graph.library.function)]:
+        constants = _constants(list(body))
+        for node in body:
+            if _kind(node.op) == "ShuffleDataset":
+                names = [name.partition(":")[0] for name in list(node.input)[2:4]]
+                seeds = [list(constants[name].int64_val) for name in names if name in constants]
+                found.append([each for seed in seeds for each in seed])
+    return found
+
+
 def is_batched(graph: Any) -> bool:
     """Whether the elements are batches: a batch stage, and nothing behind it that undoes it."""
     nodes: Dict[str, Any] = {node.name: node for node in graph.node}
@@ -85,7 +103,7 @@ def _unproven(graph: Any) -> List[str]:
 
 
 def _doubts(body: List[Any]) -> Iterator[str]:
-    constants = {node.name: node.attr["value"].tensor for node in body if node.op == "Const"}
+    constants = _constants(body)
     for node in body:
         kind = _kind(node.op)
         if kind in _UNPROVEN:
@@ -94,6 +112,10 @@ def _doubts(body: List[Any]) -> Iterator[str]:
             yield "a stage with deterministic=False"
         if kind == "ShuffleDataset" and not _is_fixed(node, constants):
             yield "a shuffle without both seed= and reshuffle_each_iteration=False"
+
+
+def _constants(body: List[Any]) -> Dict[str, Any]:
+    return {node.name: node.attr["value"].tensor for node in body if node.op == "Const"}
 
 
 def _is_fixed(node: Any, constants: Dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from unified_ipu.data.layout import form_of, tree_of
 from unified_ipu.data.leaves import map_leaves
 from unified_ipu.errors import DataError
 from unified_ipu_tensorflow.leaves import dense, memory_of
-from unified_ipu_tensorflow.live import adopt
+from unified_ipu_tensorflow.live import adopt, seeds_of
 from unified_ipu_tensorflow.runtime import share_process, take_process
 from unified_ipu_tensorflow.stream import batches, graph_of, random_ops
 
@@ -79,6 +79,9 @@ class TensorflowSource:
 
     adopt = staticmethod(adopt)
     """Takes dataset objects, to be read beside the model."""
+
+    seeds_of = staticmethod(seeds_of)
+    """Says what decides the order of a dataset object, to be compared over ranks."""
 
     share_process = staticmethod(share_process)
     """Makes room for a model in the same process."""

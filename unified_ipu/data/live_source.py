@@ -20,10 +20,13 @@ class LiveSource(StreamSource):
         function: What messages call it.
         dataset: The user's object.
         adopt: Of its framework: checks that it repeats, and returns what to iterate over.
+        seeds_of: Of its framework: what must be equal on all ranks for their orders to be so, as
+            JSON values.
     """
 
     dataset: Any = None
     adopt: Optional[Callable[[Any], Any]] = None
+    seeds_of: Optional[Callable[[Any], Any]] = None
 
     def adopted(self) -> Callable[[], Any]:
         """The factory of a stream, the same object in every epoch.
@@ -33,6 +36,10 @@ class LiveSource(StreamSource):
         """
         samples = self.dataset if self.adopt is None else self.adopt(self.dataset)
         return lambda: samples
+
+    def seeds(self) -> Any:
+        """What decides the order of the dataset, as JSON values."""
+        return None if self.seeds_of is None else self.seeds_of(self.dataset)
 
 
 def live_source(given: Any) -> Optional[LiveSource]:
@@ -51,11 +58,13 @@ def live_source(given: Any) -> Optional[LiveSource]:
     points = registered(GROUP)
     if framework not in points:
         return None
-    adopt = getattr(load_source(points[framework]), "adopt", None)
+    producer = load_source(points[framework])
+    adopt = getattr(producer, "adopt", None)
     if adopt is None:
         return None
     name = kind.__name__.lstrip("_")
-    return LiveSource(f"{framework}:{name}", dataset=given, adopt=adopt)
+    seeds_of = getattr(producer, "seeds_of", None)
+    return LiveSource(f"{framework}:{name}", dataset=given, adopt=adopt, seeds_of=seeds_of)
 
 
 def is_local(source: Union[PipelineSource, StreamSource], settings: DataSettings) -> bool:

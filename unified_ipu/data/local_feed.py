@@ -77,6 +77,21 @@ class LocalFeed:
         if failures:
             self.close()
             raise DataError(failures[0]) from cause
+        self._compare_seeds(source, communicator)
+
+    def _compare_seeds(
+        self, source: Union[PipelineSource, StreamSource], communicator: Communicator
+    ) -> None:
+        mine = source.seeds() if isinstance(source, LiveSource) else None
+        everyone = communicator.all_gather_value(mine)
+        for rank, theirs in enumerate(everyone):
+            if theirs != everyone[0]:
+                self.close()
+                raise DataError(
+                    f"{self._what}: the shuffles of the dataset have the seeds {everyone[0]} on "
+                    f"rank 0 and {theirs} on rank {rank}, so samples would not be dealt exactly "
+                    "once; pass the same seed= to each shuffle on all ranks"
+                )
 
     def _opener(
         self,

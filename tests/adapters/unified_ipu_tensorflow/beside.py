@@ -262,6 +262,18 @@ def check_datasets_that_may_differ_between_ranks_are_refused():
     assert "loader: the pipeline 'tensorflow:ShuffleDataset' failed: the dataset has" in text
 
 
+def check_shuffles_with_other_seeds_on_another_rank_are_refused():
+    def make(communicator):
+        seed = 1 + communicator.rank
+        dataset = Dataset.range(8).shuffle(8, seed=seed, reshuffle_each_iteration=False)
+        return refusal(DataError, loader_of, dataset, BatchPlan(4, 2, 2), communicator=communicator)
+
+    for text in on_ranks(2, make):
+        assert "seeds [[" in text, text
+        assert "on rank 0 and [[" in text, text
+        assert "pass the same seed= to each shuffle" in text, text
+
+
 def check_a_fixed_shuffle_repeats():
     dataset = Dataset.range(8).shuffle(8, seed=1, reshuffle_each_iteration=False)
     with loader_of(dataset, BatchPlan(8, 8)) as loader:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from unified_ipu_onnx.operators.algebra import OPERATORS as ALGEBRA
+from unified_ipu_onnx.operators.blocks import OPERATORS as BLOCKS
 from unified_ipu_onnx.operators.control_flow import OPERATORS as CONTROL_FLOW
 from unified_ipu_onnx.operators.convolution import OPERATORS as CONVOLUTION
+from unified_ipu_onnx.operators.grid import OPERATORS as GRID
 from unified_ipu_onnx.operators.indexing import OPERATORS as INDEXING
 from unified_ipu_onnx.operators.linear import OPERATORS as LINEAR
 from unified_ipu_onnx.operators.losses import OPERATORS as LOSSES
@@ -13,6 +15,7 @@ from unified_ipu_onnx.operators.ordering import OPERATORS as ORDERING
 from unified_ipu_onnx.operators.pointwise import OPERATORS as POINTWISE
 from unified_ipu_onnx.operators.pooling import OPERATORS as POOLING
 from unified_ipu_onnx.operators.quantisation import OPERATORS as QUANTISATION
+from unified_ipu_onnx.operators.recurrent import OPERATORS as RECURRENT
 from unified_ipu_onnx.operators.reduction import OPERATORS as REDUCTION
 from unified_ipu_onnx.operators.regularisation import OPERATORS as REGULARISATION
 from unified_ipu_onnx.operators.resize import OPERATORS as RESIZE
@@ -24,8 +27,10 @@ from unified_ipu_onnx.registry import Registry
 REGISTRY = Registry(
     (
         *ALGEBRA,
+        *BLOCKS,
         *CONTROL_FLOW,
         *CONVOLUTION,
+        *GRID,
         *INDEXING,
         *LINEAR,
         *LOSSES,
@@ -34,6 +39,7 @@ REGISTRY = Registry(
         *POINTWISE,
         *POOLING,
         *QUANTISATION,
+        *RECURRENT,
         *REDUCTION,
         *REGULARISATION,
         *RESIZE,

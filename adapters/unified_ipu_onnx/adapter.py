@@ -78,12 +78,7 @@ class OnnxAdapter:
             ConfigError: If the file cannot be read.
             CapabilityError: If nodes are not supported; all of them are listed.
         """
-        try:
-            import onnx  # noqa: F401  named here, where its absence can be explained
-        except ImportError as error:
-            raise AdapterLoadError(
-                NAME, "onnx cannot be imported; install it with: pip install 'unified-ipu[onnx]'"
-            ) from error
+        _import_onnx()
         from unified_ipu_onnx.module import GraphModule
         from unified_ipu_onnx.reading import read_model
 
@@ -133,6 +128,36 @@ class OnnxAdapter:
     def _one_less(self, module: GraphModule) -> None:
         self._programs[module] -= 1
 
+    def export_torch(
+        self, model: Any, args: Tuple[Any, ...], kwargs: Mapping[str, Any], path: Path
+    ) -> None:
+        """Write a torch model as an ONNX file; the torch adapter's ``export_onnx`` calls it.
+
+        Args:
+            model: In its present state, which does not change.
+            args: Of its forward, with shape and type for each tensor.
+            kwargs: Likewise.
+            path: An existing file is replaced.
+
+        Raises:
+            AdapterLoadError: If onnx is not installed.
+            CapabilityError: If torch cannot export the model.
+            ContractError: If what was exported computes something else than the model.
+        """
+        _import_onnx()
+        from unified_ipu_onnx.torch_export import export_torch
+
+        export_torch(model, args, kwargs, path)
+
     def denominator(self, loss: Any) -> Optional[str]:
         """How torch's own ``loss`` divides its mean, or None if it is not torch's."""
         return self._torch.denominator(loss)
+
+
+def _import_onnx() -> None:
+    try:
+        import onnx  # noqa: F401  here, where its absence can be explained
+    except ImportError as error:
+        raise AdapterLoadError(
+            NAME, "onnx cannot be imported; install it with: pip install 'unified-ipu[onnx]'"
+        ) from error

@@ -63,11 +63,16 @@ def deployed(
                 put_raw(graph.initializer[-1], bytes(raw_bytes(to_torch(tensor, base_dir))))
     for name in [*(value.name for value in proto.graph.output), *exposed]:
         graph.output.append(onnx.ValueInfoProto(name=name))
-    opset = opsets_of(proto.opset_import).get("", 1)
-    _to_inference(graph.node, opset)
-    for function in made.functions:
-        _to_inference(function.node, opsets_of(function.opset_import).get("", opset))
+    to_inference(made)
     return made
+
+
+def to_inference(proto: ModelProto) -> None:
+    """Let layers that behave differently in training be those of inference, in place."""
+    opset = opsets_of(proto.opset_import).get("", 1)
+    _to_inference(proto.graph.node, opset)
+    for function in proto.functions:
+        _to_inference(function.node, opsets_of(function.opset_import).get("", opset))
 
 
 def _free_first_axis(value: Any) -> None:
@@ -78,7 +83,6 @@ def _free_first_axis(value: Any) -> None:
 
 
 def _to_inference(nodes: Iterable[NodeProto], opset: int) -> None:
-    """Let layers that behave differently in training be those of inference."""
     for node in nodes:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):

@@ -29,7 +29,7 @@ class TorchAdapter:
             Capability.BUFFERS: Support.FULL,
             Capability.SHARED_PARAMETERS: Support.FULL,
             Capability.MIXED_PRECISION: Support.NOT_WRITTEN,
-            Capability.ONNX_EXPORT: Support.NOT_WRITTEN,
+            Capability.ONNX_EXPORT: Support.FULL,
         }
 
     def accepts(self, model: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -44,6 +45,7 @@ from unified_ipu_torch.gradients import (
 )
 from unified_ipu_torch.model_checks import holds, layers_that_see_the_micro_batch
 from unified_ipu_torch.objectives import ModelObjective, Objective, Score, build_objective
+from unified_ipu_torch.onnx_export import FirstCall, export_onnx
 from unified_ipu_torch.optimizers import (
     build_optimizer,
     check_parameters,
@@ -84,6 +86,7 @@ class TorchReplica:
         self._device = device
         self._objective = self._make_objective(job)
         self._inference: Any = self._model
+        self._first_call = FirstCall(self._model)
         parameters = {plain_name(name): p for name, p in self._model.named_parameters()}
         self._optimizer = build_optimizer(job.optimizer, parameters, job.trainable)
         if self._optimizer is not None:
@@ -341,8 +344,18 @@ class TorchReplica:
         if self._fused is not None:
             self._fused.forget()
 
+    def export_onnx(self, path: Path) -> None:
+        """Write the model as it is now as an ONNX file, through the ONNX adapter.
+
+        Raises:
+            CapabilityError: If that adapter is missing, or torch cannot export the model.
+            ConfigError: If the model was not called yet.
+        """
+        export_onnx(self._model, self._first_call, path)
+
     def close(self) -> None:
         """Let go of the reducer's buffers; the model keeps the trained weights."""
+        self._first_call.forget()
         self._gradients.close()
         self._gradients = OwnGradients(self._parameters)
         if self._is_deterministic:

@@ -85,8 +85,10 @@ class KerasOptimizer:
         if not any(active):
             return
         present = [gradient for gradient, is_active in zip(gradients, active) if is_active]
+        # Without a factor no pass over the gradients is made, so there are two functions.
+        factor = None if scale == 1.0 else tf.constant(scale, tf.float64)
         with self._scaled_rate(lr_factor):
-            self._function(active)(present, tf.constant(scale, tf.float64))
+            self._function(active)(present, factor)
 
     def _function(self, active: Tuple[bool, ...]) -> Callable[..., None]:
         found = self._functions.get(active)
@@ -99,9 +101,10 @@ class KerasOptimizer:
     def _step_of(self, active: Tuple[bool, ...]) -> Callable[..., None]:
         variables = [own for own, is_active in zip(self._variables, active) if is_active]
 
-        def step(gradients: Sequence[tf.Tensor], scale: tf.Tensor) -> None:
-            scaled = [gradient * tf.cast(scale, gradient.dtype) for gradient in gradients]
-            self._state.apply(scaled, variables)
+        def step(gradients: Sequence[tf.Tensor], factor: Optional[tf.Tensor]) -> None:
+            if factor is not None:
+                gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+            self._state.apply(gradients, variables)
 
         return step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
@@ -10,17 +11,17 @@ import tensorflow as tf
 
 from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.keras_generation import is_keras3
-from unified_ipu_tensorflow.optimizers import build_optimizer
+from unified_ipu_tensorflow.optimizers import build_optimizer as _build_optimizer
 
 pytestmark = pytest.mark.timeout(120)
 
 KERAS3 = is_keras3(tf.keras.optimizers.SGD())
 ExponentialDecay = tf.keras.optimizers.schedules.ExponentialDecay
-VALUES = {"a/kernel": [[1.0, -2.0], [0.5, 3.0]], "a/bias": [0.25, -0.5]}
-GRADIENTS = [[[0.5, -1.0], [2.0, 0.25]], [1.0, -0.125]]
+VALUES: Dict[str, Any] = {"a/kernel": [[1.0, -2.0], [0.5, 3.0]], "a/bias": [0.25, -0.5]}
+GRADIENTS: Any = [[[0.5, -1.0], [2.0, 0.25]], [1.0, -0.125]]
 BOTH = [True, True]
 
-KINDS = {
+KINDS: Dict[str, Dict[str, Any]] = {
     "SGD": {},
     "momentum": {"momentum": 0.9, "nesterov": True},
     "RMSprop": {"momentum": 0.5, "centered": True},
@@ -33,6 +34,10 @@ KINDS = {
 }
 if KERAS3:
     KINDS.update({"AdamW": {"weight_decay": 0.1}, "Lion": {}, "Lamb": {}})
+
+
+def build_optimizer(*arguments: Any) -> Any:
+    return _build_optimizer(*arguments)
 
 
 def make(kind, rate=0.125):
@@ -80,7 +85,7 @@ def test_the_factor_multiplies_the_rate_and_is_put_back():
 def test_another_rate_factor_or_scale_traces_nothing_anew():
     traces = []
 
-    class Counting(tf.keras.optimizers.SGD):
+    class Counting(tf.keras.optimizers.SGD):  # type: ignore[misc]  # whatever tf.keras is
         def apply_gradients(self, *arguments, **options):
             traces.append("keras 2")
             return super().apply_gradients(*arguments, **options)
@@ -91,13 +96,14 @@ def test_another_rate_factor_or_scale_traces_nothing_anew():
 
     optimizer = build_optimizer(Counting(0.5), variables(), None)
     for update in range(1, 5):
-        optimizer.apply(gradients(), BOTH, lr_factor=1.0 / update, scale=0.5 * update)
-    once = len(traces)
-    optimizer.apply(gradients(), BOTH, lr_factor=3.0)
-    assert len(traces) == once == 1
-    optimizer.apply([None, gradients()[1]], [False, True])
-    optimizer.apply([None, gradients()[1]], [False, True])
-    assert len(traces) == 2
+        optimizer.apply(gradients(), BOTH, lr_factor=1.0 / update, scale=0.3 * update)
+    assert len(traces) == 1
+    for update in range(1, 5):
+        optimizer.apply(gradients(), BOTH, lr_factor=1.0 / update)
+    assert len(traces) == 2  # the one that leaves gradients as they are
+    for _ in range(3):
+        optimizer.apply([None, gradients()[1]], [False, True])
+    assert len(traces) == 3
 
 
 @pytest.mark.parametrize("kind", ["momentum", "Adam", "RMSprop"])
@@ -163,7 +169,7 @@ def test_l2_11_a_schedule_holds_for_a_call_and_counts_updates(as_argument):
     weight = tf.Variable([0.0])
     optimizer = build_optimizer(own, {"w": weight}, None, given)
     one = [tf.constant([1.0])]
-    seen = []
+    seen: List[Any] = []
     for updates in (2, 1, 0, 3):
         assert optimizer.learning_rates() == [0.5 ** sum(count for count, _ in seen)]
         for _ in range(updates):
@@ -180,7 +186,10 @@ def test_l2_11_a_schedule_holds_for_a_call_and_counts_updates(as_argument):
         assert float(weight.numpy()[0]) == -5.25 - 2.0**-6
 
 
-class Custom(tf.keras.optimizers.schedules.LearningRateSchedule):
+Schedule: Any = tf.keras.optimizers.schedules.LearningRateSchedule
+
+
+class Custom(Schedule):  # type: ignore[misc]  # whatever tf.keras is
     """As users write them: no ``get_config``."""
 
     def __call__(self, step):
@@ -271,7 +280,7 @@ if KERAS3:  # those of Keras 2 belong to no variables
             build_optimizer(own, variables(), None)
 
     def test_state_that_belongs_to_no_variable_is_refused():
-        class Odd(tf.keras.optimizers.SGD):
+        class Odd(tf.keras.optimizers.SGD):  # type: ignore[misc]  # whatever tf.keras is
             def build(self, variables):
                 super().build(variables)
                 self.history = self.add_variable(shape=(7,), name="history")

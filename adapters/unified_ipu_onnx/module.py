@@ -166,7 +166,9 @@ class GraphModule(torch.nn.Module):
         mode = self._mode
         mode.training = self.training
         if self._device_source is not None:
-            mode.device = environment[self._device_source].device
+            # A sequence among the inputs has no device; what is made from nothing stays put.
+            source = environment[self._device_source]
+            mode.device = getattr(source, "device", mode.device)
 
     def _by_position(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[Any, ...]:
         names = self.input_names

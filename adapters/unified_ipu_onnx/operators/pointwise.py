@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from unified_ipu_onnx.nodes import Node
+from unified_ipu_onnx.operators.unsigned import with_unsigned
 from unified_ipu_onnx.registry import Function, Operator
 
 Binary = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -55,7 +56,7 @@ def power(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def modulo(node: Node) -> Function:
     """Remainder with the sign of the divisor, or with ``fmod`` of the dividend."""
-    return torch.fmod if node.integer("fmod") else torch.remainder
+    return torch.fmod if node.integer("fmod") else with_unsigned("Mod", torch.remainder)
 
 
 def mean(node: Node) -> Function:
@@ -218,7 +219,7 @@ _BINARY: Tuple[Tuple[str, Any], ...] = (
 
 OPERATORS = (
     *(Operator(name, 1, unary(function)) for name, function in _UNARY),
-    *(Operator(name, 1, binary(function)) for name, function in _BINARY),
+    *(Operator(name, 1, binary(with_unsigned(name, function))) for name, function in _BINARY),
     Operator("Celu", 12, activation(celu, alpha=1.0)),
     Operator("Clip", 1, clip),
     Operator("Clip", 11, clip_inputs),
@@ -231,9 +232,9 @@ OPERATORS = (
     Operator("LeakyRelu", 1, activation(functional.leaky_relu, alpha=0.01)),
     Operator("LogSoftmax", 1, softmax_of_rows(torch.log_softmax)),
     Operator("LogSoftmax", 13, softmax(torch.log_softmax)),
-    Operator("Max", 1, variadic(torch.maximum)),
+    Operator("Max", 1, variadic(with_unsigned("Max", torch.maximum))),
     Operator("Mean", 1, mean),
-    Operator("Min", 1, variadic(torch.minimum)),
+    Operator("Min", 1, variadic(with_unsigned("Min", torch.minimum))),
     Operator("Mod", 10, modulo),
     Operator("PRelu", 1, prelu),
     Operator(

@@ -98,9 +98,14 @@ def _to_tensor(leaf: Any, path: str, dtype: Optional[str], copies: Optional[Copi
 
 
 def input_dtype(model: Any) -> Optional[str]:
-    """The one element type of a model's floating-point variables, or None if there is not one."""
-    kinds = {tf_variable(variable).dtype for variable in variables_of(model)}
-    floating = {tf.as_dtype(kind).name for kind in kinds if tf.as_dtype(kind).is_floating}
+    """The one element type of a model's floating-point variables, or None if there is not one.
+
+    A Keras model that has none yet says which it will make.
+    """
+    kinds = {tf.as_dtype(tf_variable(variable).dtype) for variable in variables_of(model)}
+    floating = {kind.name for kind in kinds if kind.is_floating}
+    if not floating and is_keras(model) and not getattr(model, "built", True):
+        floating = {str(model.variable_dtype)}
     found = floating.pop() if len(floating) == 1 else None
     return found if found in {"float32", "float64"} else None
 

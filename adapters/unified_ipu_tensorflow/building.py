@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from unified_ipu.adapter import MicroBatch, Tree
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.batches import map_tree, read_batch
+from unified_ipu_tensorflow.batches import input_dtype, map_tree, read_batch
 from unified_ipu_tensorflow.keras_generation import is_keras, tf_variable, variables_of
 from unified_ipu_tensorflow.objectives import Objective
 
@@ -46,10 +46,8 @@ def build_model(model: Any, objective: Objective, tree: Tree, *, seed: int) -> N
     """
     row = map_tree(tree, lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype))
     before = [(variable, variable.numpy()) for variable in map(tf_variable, variables_of(model))]
-    weight = tf.constant(1.0, tf.float64) if objective.takes_weight else None
     with seeded(seed):
-        feed = read_batch(MicroBatch(0, row, 1)).feed()
-        objective.score(model, feed, weight, training=False)
+        objective.visit(model, read_batch(MicroBatch(0, row, 1), dtype=input_dtype(model)).feed())
     for variable, value in before:
         variable.assign(value)
     if not is_built(model):

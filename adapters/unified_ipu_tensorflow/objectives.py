@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from unified_ipu.adapter import Job, Tree, losses
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.batches import Batch, Feed, call_model, inputs, num_rows, split
+from unified_ipu_tensorflow.batches import Batch, Feed, call_model, num_rows, split
 from unified_ipu_tensorflow.losses import as_keras_loss, is_loss, reduction_of
 from unified_ipu_tensorflow.output_losses import OutputLosses, compiled_losses
 from unified_ipu_tensorflow.scores import Score, Weighted, with_penalties
@@ -45,6 +45,10 @@ class Objective(Protocol):
 
     def outputs(self, model: Any, tree: Tree) -> Any:
         """Run forward in evaluation mode and return the outputs alone."""
+        ...
+
+    def visit(self, model: Any, feed: Feed) -> None:
+        """Call all of the model that is trained, so that it makes its variables."""
         ...
 
 
@@ -135,7 +139,3 @@ class KnownObjective(Weighted):
                 total = total * tf.cast(weight, total.dtype)
             counted = weight
         return Score(with_penalties(model, total, counted), 1.0, counted, outputs=outputs)
-
-    def outputs(self, model: Any, tree: Tree) -> Any:
-        """Outputs of the model."""
-        return call_model(model, inputs(tree), training=False)

@@ -21,6 +21,7 @@ from unified_ipu_tensorflow.keras_generation import (
     tf_variable,
     variables_of,
 )
+from unified_ipu_tensorflow.names import all_layers
 
 _RANGE = (1 << 31) - 2  # Keras 3 takes both words of a seed modulo this
 _MASK = (1 << 64) - 1
@@ -178,7 +179,7 @@ def _global_state() -> List[Any]:
 def _dropouts_of(model: Any) -> List[Any]:
     kind = keras_of(model).layers.Dropout
     found: Dict[int, Any] = {}
-    for layer in getattr(model, "submodules", ()):
+    for layer in [model, *(layer for _, layer in all_layers(model))]:
         if isinstance(layer, kind) and type(layer).call is kind.call:
             found[id(layer)] = layer
     return list(found.values())

@@ -6,9 +6,9 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple, Union
 
 import tensorflow as tf
 
-from unified_ipu.adapter import Loss
+from unified_ipu.adapter import Loss, Tree
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.batches import Batch, Feed, num_rows
+from unified_ipu_tensorflow.batches import Batch, Feed, call_model, inputs, num_rows
 from unified_ipu_tensorflow.keras_generation import is_keras
 from unified_ipu_tensorflow.losses import check_sample_weight, check_whole
 
@@ -32,7 +32,7 @@ class Score(NamedTuple):
 
 
 class Weighted:
-    """What the forms with ``weight=`` have in common."""
+    """What the forms with ``weight=`` have in common: all but ``objective=``."""
 
     def __init__(self, weight: Optional[Callable[[Any], Any]]) -> None:
         self._weight = weight
@@ -47,6 +47,14 @@ class Weighted:
         if self._weight is not None:
             return given_weight(self._weight, batch)
         return 0.0 if batch.num_counted == 0 else None
+
+    def outputs(self, model: Any, tree: Tree) -> Any:
+        """Outputs of the model for x of the batch, in evaluation mode."""
+        return call_model(model, inputs(tree), training=False)
+
+    def visit(self, model: Any, feed: Feed) -> None:
+        """Call the model without its loss, which says nothing of its variables."""
+        self.outputs(model, feed.tree)
 
 
 def given_weight(function: Callable[[Any], Any], batch: Batch) -> float:

@@ -71,10 +71,6 @@ class CallableObjective(Weighted):
         value, counted, metrics = checked_pair(pair, "loss=")
         return Score(with_penalties(model, value, counted), 1.0, counted, metrics, outputs)
 
-    def outputs(self, model: Any, tree: Tree) -> Any:
-        """Outputs of the model."""
-        return call_model(model, inputs(tree), training=False)
-
 
 class ModelObjective(Weighted):
     """``loss=None``: the model returns a scalar, ``(loss, outputs)`` or has ``.loss``."""
@@ -144,8 +140,12 @@ class UserObjective:
         return Score(value, 1.0, counted, metrics)
 
     def outputs(self, model: Any, tree: Tree) -> Any:
-        """Outputs of the model for x of the batch."""
+        """Outputs of the model for x of the batch, in evaluation mode."""
         return call_model(model, inputs(tree), training=False)
+
+    def visit(self, model: Any, feed: Feed) -> None:
+        """Call the objective, which alone knows how it calls the model."""
+        self.score(model, feed, None, training=False)
 
 
 def take_loss(result: Any) -> Tuple[Any, Any]:

@@ -54,6 +54,10 @@ class TestConcurrency(Fixtures, testing.ConcurrencySuite):
     pass
 
 
+class TestLoss(Fixtures, testing.LossSuite):
+    pass
+
+
 class TestOptimizer(Fixtures, testing.OptimizerSuite):
     pass
 

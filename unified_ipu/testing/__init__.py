@@ -10,6 +10,7 @@ from unified_ipu.testing.bad_input import BadInputSuite as BadInputSuite
 from unified_ipu.testing.concurrency import ConcurrencySuite as ConcurrencySuite
 from unified_ipu.testing.data_law import DataLawSuite as DataLawSuite
 from unified_ipu.testing.evaluation import EvaluationSuite as EvaluationSuite
+from unified_ipu.testing.losses import LossSuite as LossSuite
 from unified_ipu.testing.optimizers import OptimizerSuite as OptimizerSuite
 from unified_ipu.testing.plugin import (
     pytest_addoption as pytest_addoption,
@@ -44,6 +45,7 @@ __all__ = [
     "ConcurrencySuite",
     "DataLawSuite",
     "EvaluationSuite",
+    "LossSuite",
     "Model",
     "OptimizerSuite",
     "PoolRanks",

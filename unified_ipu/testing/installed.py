@@ -11,6 +11,7 @@ from unified_ipu.testing.bad_input import BadInputSuite
 from unified_ipu.testing.concurrency import ConcurrencySuite
 from unified_ipu.testing.data_law import DataLawSuite
 from unified_ipu.testing.evaluation import EvaluationSuite
+from unified_ipu.testing.losses import LossSuite
 from unified_ipu.testing.optimizers import OptimizerSuite
 from unified_ipu.testing.plugin import ADAPTER, SUBJECT, TARGET
 from unified_ipu.testing.pool import WarmPool
@@ -89,6 +90,10 @@ class TestAgreement(Installed, AgreementSuite):
 
 
 class TestConcurrency(Installed, ConcurrencySuite):
+    """See the suite."""
+
+
+class TestLoss(Installed, LossSuite):
     """See the suite."""
 
 

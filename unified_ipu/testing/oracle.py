@@ -28,6 +28,50 @@ def product(outputs: Any, targets: Any) -> Scores:
     return float((outputs * targets).sum()), float(len(outputs)), np.asarray(targets, np.float64)
 
 
+def absolute_error(outputs: Any, targets: Any) -> Scores:
+    """Absolute differences; a unit is an element."""
+    difference = outputs - targets
+    return float(np.abs(difference).sum()), float(difference.size), np.sign(difference)
+
+
+def huber(delta: float) -> Loss:
+    """Half the square of a difference up to ``delta``, a line beyond; a unit is an element."""
+
+    def loss(outputs: Any, targets: Any) -> Scores:
+        difference = outputs - targets
+        size = np.abs(difference)
+        values = np.where(size <= delta, 0.5 * size**2, delta * (size - 0.5 * delta))
+        gradient = np.clip(difference, -delta, delta)
+        return float(values.sum()), float(difference.size), gradient
+
+    return loss
+
+
+def sigmoid_cross_entropy(outputs: Any, targets: Any) -> Scores:
+    """Binary cross entropy of logits; a unit is an element."""
+    likelihood = 1.0 / (1.0 + np.exp(-outputs))
+    values = -(targets * np.log(likelihood) + (1.0 - targets) * np.log(1.0 - likelihood))
+    return float(values.sum()), float(outputs.size), likelihood - targets
+
+
+def negative_log_likelihood(
+    class_weights: Optional[Sequence[float]] = None, ignore_index: int = -100
+) -> Loss:
+    """Minus the output of the target's class; a unit is a target's class weight."""
+
+    def loss(outputs: Any, targets: Any) -> Scores:
+        total, weight, gradient = 0.0, 0.0, np.zeros_like(outputs)
+        for row, target in enumerate(targets):
+            if target != ignore_index:
+                unit = 1.0 if class_weights is None else float(class_weights[target])
+                total -= unit * float(outputs[row, target])
+                weight += unit
+                gradient[row, target] = -unit
+        return total, weight, gradient
+
+    return loss
+
+
 def cross_entropy(
     class_weights: Optional[Sequence[float]] = None, ignore_index: int = -100
 ) -> Loss:

@@ -5,10 +5,11 @@ threads of one process. A model is any object with ``parameters``, a dict of arr
 ``forward(x, rng) -> (outputs, backward)``, where ``backward(gradient of S by outputs)`` returns the
 gradients by name; a name it leaves out was not used. ``rng`` is None outside training.
 
-``loss=`` is one of ``unified_ipu_numpy_models``, or a callable ``(outputs, targets) -> (value,
-gradient)``: a scalar and its gradient by outputs, or with ``loss_reduction="none"`` one value a row
-and the gradient of each row's value. An objective gets a ``Pass`` (``forward(x)``, ``parameters``)
-and returns ``Loss(sum=Differentiable(value, gradients by name), weight=..., metrics=...)``.
+``loss=`` is one of ``ui.losses`` or ``unified_ipu_numpy_models``, or a callable of outputs and
+targets that returns a value and its gradient by outputs: a scalar, or with ``loss_reduction="none"`` one
+value a row and the gradient of each row's value. An objective gets a ``Pass`` (``forward(x)``,
+``parameters``) and returns ``Loss(sum=Differentiable(value, gradients by name), weight=...,
+metrics=...)``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 from unified_ipu_numpy_models import (
+    Described,
     Differentiable as Differentiable,
     Gradients as Gradients,
     MeanSquaredError as MeanSquaredError,
@@ -41,6 +43,7 @@ from unified_ipu.adapter import (
     Tally,
     TensorSpec,
     Tree,
+    losses,
     optim,
 )
 from unified_ipu.errors import CapabilityError, ConfigError
@@ -66,6 +69,8 @@ class NumpyReplica:
     """Trains ``job.model`` in place."""
 
     def __init__(self, job: Job) -> None:
+        if isinstance(job.loss, losses.OutputLoss):
+            job = replace(job, loss=Described(job.loss))
         self._job, self._model = job, job.model
         self._parameters: Dict[str, Any] = job.model.parameters
         reduction = getattr(job.loss, "reduction", None)

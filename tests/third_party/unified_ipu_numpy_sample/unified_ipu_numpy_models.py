@@ -7,6 +7,8 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from unified_ipu.adapter import losses
+
 Gradients = Dict[str, Any]
 
 
@@ -75,20 +77,58 @@ class Mlp:
         return z, backward
 
 
-class MeanSquaredError:
-    """Squared differences; the mean is over all elements."""
+Values = Tuple[Any, Any]  # of every unit, and the gradient of their sum by the outputs
 
-    def __init__(self, reduction: str = "mean") -> None:
-        self.reduction = reduction
+
+class ElementLoss:
+    """A loss of which every element is a unit; the mean is over all elements.
+
+    Args:
+        function: ``(outputs, targets)`` to values and gradient.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Values], reduction: str = "mean") -> None:
+        self._function, self.reduction = function, reduction
 
     def units(self, targets: Any) -> Any:
         """Weight of every value that ``each`` returns."""
         return np.ones(np.shape(targets))
 
-    def each(self, outputs: Any, targets: Any) -> Tuple[Any, Any]:
+    def each(self, outputs: Any, targets: Any) -> Values:
         """Values ``[rows, ...]`` and the gradient of their sum by ``outputs``."""
+        return self._function(outputs, targets)
+
+
+class MeanSquaredError(ElementLoss):
+    """Squared differences; the mean is over all elements."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(_squared, reduction)
+
+
+def _squared(outputs: Any, targets: Any) -> Values:
+    difference = outputs - targets
+    return difference**2, 2 * difference
+
+
+def _absolute(outputs: Any, targets: Any) -> Values:
+    difference = outputs - targets
+    return np.abs(difference), np.sign(difference)
+
+
+def _sigmoid(logits: Any, targets: Any) -> Values:
+    values = np.maximum(logits, 0) - logits * targets + np.log1p(np.exp(-np.abs(logits)))
+    return values, 0.5 * (1 + np.tanh(0.5 * logits)) - targets
+
+
+def _huber(delta: float) -> Callable[[Any, Any], Values]:
+    def huber(outputs: Any, targets: Any) -> Values:
         difference = outputs - targets
-        return difference**2, 2 * difference
+        inside = np.clip(difference, -delta, delta)
+        return inside * (difference - 0.5 * inside), inside
+
+    return huber
 
 
 class SoftmaxCrossEntropy:
@@ -117,7 +157,7 @@ class SoftmaxCrossEntropy:
             return counted.astype(np.float64)
         return np.where(counted, self.class_weights[np.where(counted, targets, 0)], 0.0)
 
-    def each(self, outputs: Any, targets: Any) -> Tuple[Any, Any]:
+    def each(self, outputs: Any, targets: Any) -> Values:
         """Values ``[rows]`` and the gradient of their sum by ``outputs``."""
         units = self.units(targets).astype(outputs.dtype)
         index = np.where(units != 0, np.asarray(targets), 0)[:, None]
@@ -127,3 +167,45 @@ class SoftmaxCrossEntropy:
         chosen = np.take_along_axis(gradient, index, axis=1) - 1
         np.put_along_axis(gradient, index, chosen, axis=1)
         return -units * np.take_along_axis(log_p, index, axis=1)[:, 0], gradient * units[:, None]
+
+
+class NegativeLogLikelihood(SoftmaxCrossEntropy):
+    """The same of outputs that are logarithms of probabilities already."""
+
+    def each(self, outputs: Any, targets: Any) -> Values:
+        """Values ``[rows]`` and the gradient of their sum by ``outputs``."""
+        units = self.units(targets).astype(outputs.dtype)
+        index = np.where(units != 0, np.asarray(targets), 0)[:, None]
+        gradient = np.zeros_like(outputs)
+        np.put_along_axis(gradient, index, -units[:, None], axis=1)
+        return -units * np.take_along_axis(outputs, index, axis=1)[:, 0], gradient
+
+
+class Described:
+    """One of ``ui.losses`` with hand-written gradients.
+
+    Args:
+        loss: What a function there returned.
+    """
+
+    def __init__(self, loss: losses.OutputLoss) -> None:
+        self._loss, self.reduction = loss, loss.reduction
+        ignored = -100 if loss.ignore_index is None else loss.ignore_index
+        classes = (loss.class_weights, ignored)
+        self._native: Any = {
+            "mean_squared_error": ElementLoss(_squared),
+            "mean_absolute_error": ElementLoss(_absolute),
+            "sigmoid_cross_entropy": ElementLoss(_sigmoid),
+            "huber": ElementLoss(_huber(loss.delta)),
+            "softmax_cross_entropy": SoftmaxCrossEntropy("mean", *classes),
+            "negative_log_likelihood": NegativeLogLikelihood("mean", *classes),
+        }[loss.kind]
+
+    def units(self, targets: Any) -> Any:
+        """Weight of every value that ``each`` returns."""
+        return self._native.units(targets)
+
+    def each(self, outputs: Any, targets: Any) -> Values:
+        """Values and the gradient of their sum by ``outputs``."""
+        found: Values = self._native.each(self._loss.select(outputs), targets)
+        return found

@@ -11,15 +11,29 @@ from unified_ipu.adapter import optim
 from unified_ipu.testing import samples
 from unified_ipu.testing.oracle import (
     Oracle,
+    absolute_error,
     cross_entropy,
     gradient_of,
+    huber,
+    negative_log_likelihood,
     outputs_of,
     product,
+    sigmoid_cross_entropy,
     squared_error,
 )
 
 LOSSES = {
     "squared error": (squared_error, samples.regression(6)),
+    "absolute error": (absolute_error, samples.regression(6)),
+    "huber": (huber(0.5), samples.regression(6)),
+    "sigmoid cross entropy": (
+        sigmoid_cross_entropy,
+        (samples.regression(6)[0], (samples.regression(6)[1] > 0.0).astype(float)),
+    ),
+    "negative log likelihood": (
+        negative_log_likelihood(samples.CLASS_WEIGHTS, samples.IGNORED),
+        samples.classification(6),
+    ),
     "cross entropy": (
         cross_entropy(samples.CLASS_WEIGHTS, samples.IGNORED),
         samples.classification(6),
@@ -30,7 +44,7 @@ LOSSES = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_equal_finite_differences(name):
     loss, (x, targets) = LOSSES[name]
-    parameters = samples.canonical_mlp((3, 4, 2 if name == "squared error" else 3))
+    parameters = samples.canonical_mlp((3, 4, 2 if targets.ndim > 1 else 3))
     _, _, by_outputs = loss(outputs_of(parameters, x), targets)
     found = gradient_of(parameters, x, by_outputs)
     for key, value in parameters.items():
@@ -47,6 +61,20 @@ def test_cross_entropy_of_equal_logits_is_the_log_of_the_classes():
     total, weight, _ = cross_entropy((1.0, 2.0, 0.5), -1)(np.zeros((3, 3)), np.array([1, -1, 2]))
     assert total == pytest.approx(2.5 * math.log(3.0))
     assert weight == 2.5
+
+
+def test_losses_of_one_element_worked_out_by_hand():
+    one, three = np.ones((1, 1)), np.full((1, 1), 3.0)
+    assert absolute_error(three, one)[:2] == (2.0, 1.0)
+    assert huber(0.5)(three, one)[:2] == (0.875, 1.0)
+    assert huber(2.0)(three, one)[:2] == (2.0, 1.0)
+    value, weight, gradient = sigmoid_cross_entropy(0.0 * one, one)
+    assert value == pytest.approx(math.log(2.0))
+    assert weight == 1.0
+    assert gradient.tolist() == [[-0.5]]
+    found = negative_log_likelihood((2.0, 4.0), -1)(np.array([[0.5, 3.0]]), np.array([1]))
+    assert found[:2] == (-12.0, 4.0)
+    assert found[2].tolist() == [[0.0, -4.0]]
 
 
 def test_the_product_counts_rows():

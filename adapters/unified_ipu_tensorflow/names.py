@@ -52,7 +52,7 @@ def named_variables(model: Any) -> List[Named]:
     """
     found: List[Named] = []
     if is_keras(model):
-        found += _of_layer(model, "", {})
+        found += _of_layer(model, "", set())
     elif isinstance(model, tf.Module):
         found += _of_attributes(model, "", {id(model)})
     known = {id(tf_variable(entry.variable)) for entry in found}
@@ -78,14 +78,18 @@ def layers_of(layer: Any) -> List[Any]:
 def all_layers(model: Any) -> Iterator[Tuple[str, Any]]:
     """Each layer inside a model with its name, in order; one that is used twice comes twice."""
     if is_keras(model):
-        for name, layer in _named_layers(model):
-            yield name, layer
-            for below, inner in all_layers(layer):
-                yield f"{name}/{below}", inner
+        yield from _layers_below(model, "", {id(model)})
 
 
-def _of_layer(layer: Any, prefix: str, open_layers: Dict[int, Any]) -> Iterator[Named]:
-    if id(layer) in open_layers:  # a layer that holds its parent
+def _layers_below(layer: Any, prefix: str, open_layers: Set[int]) -> Iterator[Tuple[str, Any]]:
+    for name, child in _named_layers(layer):
+        if id(child) not in open_layers:  # a layer may hold its parent
+            yield prefix + name, child
+            yield from _layers_below(child, f"{prefix}{name}/", {*open_layers, id(child)})
+
+
+def _of_layer(layer: Any, prefix: str, open_layers: Set[int]) -> Iterator[Named]:
+    if id(layer) in open_layers:
         return
     taken: Dict[str, int] = {}
     is_norm = is_batch_normalization(layer)
@@ -93,7 +97,7 @@ def _of_layer(layer: Any, prefix: str, open_layers: Dict[int, Any]) -> Iterator[
         name = _local_name(variable)
         is_moving = is_norm and role == "buffer" and name.startswith("moving_")
         yield Named(prefix + _unique(name, taken), variable, role, "mean" if is_moving else sync)
-    inside = {**open_layers, id(layer): layer}
+    inside = {*open_layers, id(layer)}
     for name, child in _named_layers(layer):
         yield from _of_layer(child, f"{prefix}{name}/", inside)
 
@@ -163,7 +167,7 @@ def _of_value(value: Any, name: str, seen: Set[int]) -> Iterator[Named]:
     if isinstance(value, tf.Variable):
         yield Named(name, value, "parameter" if value.trainable else "buffer", "first")
     elif is_keras(value) and hasattr(value, "_flatten_layers"):
-        yield from _of_layer(value, f"{name}/", {})
+        yield from _of_layer(value, f"{name}/", set())
     elif isinstance(value, tf.Module):
         if id(value) not in seen:
             yield from _of_attributes(value, f"{name}/", {*seen, id(value)})

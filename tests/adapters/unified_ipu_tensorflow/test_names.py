@@ -160,3 +160,25 @@ def test_layers_are_listed_with_the_names_that_variables_have():
     inner = [name for name, _ in all_layers(convnet())]
     assert "sequential/mine" in inner
     assert "batch_normalization" in inner
+
+
+class Child(layers.Layer):  # type: ignore[misc]  # of no known type
+    def __init__(self, parent):
+        super().__init__(name="child")
+        self.parent = parent
+        self.dense = layers.Dense(1)
+
+    def build(self, shape):
+        self.dense.build(shape)
+        super().build(shape)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_a_layer_that_holds_its_parent_is_visited_once():
+    model = keras.Sequential([layers.Dense(2)])
+    model.add(Child(model))
+    model(tf.zeros((1, 2)))
+    assert [name for name, _ in all_layers(model)] == ["dense", "child", "child/dense"]
+    assert names(model)[2:] == ["child/dense/kernel", "child/dense/bias"]

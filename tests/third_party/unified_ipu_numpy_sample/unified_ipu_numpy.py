@@ -6,10 +6,10 @@ threads of one process. A model is any object with ``parameters``, a dict of arr
 gradients by name; a name it leaves out was not used. ``rng`` is None outside training.
 
 ``loss=`` is one of ``ui.losses`` or ``unified_ipu_numpy_models``, or a callable of outputs and
-targets that returns a value and its gradient by outputs: a scalar, or with ``loss_reduction="none"`` one
-value a row and the gradient of each row's value. An objective gets a ``Pass`` (``forward(x)``,
-``parameters``) and returns ``Loss(sum=Differentiable(value, gradients by name), weight=...,
-metrics=...)``.
+targets that returns a value and its gradient by outputs: a scalar, or with
+``loss_reduction="none"`` one value a row and the gradient of each row's value. An objective gets a
+``Pass`` (``forward(x)``, ``parameters``) and returns ``Loss(sum=Differentiable(value, gradients by
+name), weight=..., metrics=...)``.
 """
 
 from __future__ import annotations

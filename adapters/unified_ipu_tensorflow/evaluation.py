@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    cast,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -11,10 +23,10 @@ import tensorflow as tf
 from unified_ipu.adapter import HostMetric, Metric, Tree
 from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.batches import Batch, Feed, select_rows, split, to_numpy
-from unified_ipu_tensorflow.functions import runs_eagerly
+from unified_ipu_tensorflow.functions import runs_eagerly, structure_of
 from unified_ipu_tensorflow.keras_generation import is_keras, tf_variable, variables_of
 from unified_ipu_tensorflow.objectives import Objective
-from unified_ipu_tensorflow.random_numbers import RandomLayers
+from unified_ipu_tensorflow.random_numbers import RandomLayers, check_graph
 
 Pairs = Dict[str, Tuple[float, float]]
 
@@ -43,10 +55,9 @@ class Evaluation:
         # Weights that are trained do not move in forward, all else might.
         trained = {id(tf_variable(v)) for v in getattr(model, "trainable_variables", ())}
         others = [tf_variable(v) for v in variables_of(model)]
-        kept = [v for v in others if id(v) not in trained]
-        known = {id(v) for v in kept}
-        self._kept = kept + [v for v in random_layers.states if id(v) not in known]
+        self._kept = [v for v in others if id(v) not in trained]
         self._forward = tf.function(self._run, autograph=False)
+        self._traced: Set[Any] = set()
 
     def evaluate(self, batch: Batch, metrics: Mapping[str, Metric], *, seed: int) -> Pairs:
         """Loss and metrics of one micro-batch.
@@ -83,10 +94,28 @@ class Evaluation:
     ) -> _Found:
         takes_weight = has_loss and self._objective.takes_weight
         given = tf.constant(weight, tf.float64) if takes_weight else None
-        seeds = tf.constant(self._random_layers.seeds(seed))
-        run = self._run if runs_eagerly(self._model) else self._forward
-        found: _Found = run(batch.feed(), given, seeds, has_loss=has_loss, has_outputs=has_outputs)
-        return found
+        asked = {"has_loss": has_loss, "has_outputs": has_outputs}
+        feed = batch.feed()
+        if runs_eagerly(self._model):
+            return self._run(feed, given, self._seeds(seed), **asked)
+        leaves = [(leaf.dtype, tuple(leaf.shape)) for leaf in tf.nest.flatten(feed.tree)]
+        form = structure_of(feed), tuple(leaves), has_loss, has_outputs
+        if form not in self._traced:
+            self._trace(feed, given, seed, asked)
+            self._traced.add(form)
+        return cast("_Found", self._forward(feed, given, self._seeds(seed), **asked))
+
+    def _trace(self, feed: Feed, given: Any, seed: int, asked: Mapping[str, bool]) -> None:
+        """Look at the graph before it runs: it may draw what is not keyed yet, or cannot be."""
+        count = self._random_layers.count
+        graph = self._forward.get_concrete_function(feed, given, self._seeds(seed), **asked).graph
+        check_graph(graph)
+        if self._random_layers.count != count:
+            self._forward = tf.function(self._run, autograph=False)
+
+    def _seeds(self, seed: int) -> Optional[Any]:
+        count = self._random_layers.count
+        return tf.constant(self._random_layers.seeds(seed)) if count else None
 
     def _run(
         self, feed: Feed, weight: Any, seeds: Any, *, has_loss: bool, has_outputs: bool

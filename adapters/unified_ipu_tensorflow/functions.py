@@ -85,7 +85,8 @@ class GradientFunction:
         extra = [self._scalar(scale)]
         if weight is not None:
             extra.append(tf.constant(weight, tf.float64))
-        if self._random_layers.count:
+        num_seeds = self._random_layers.count
+        if num_seeds:
             extra.append(tf.constant(self._random_layers.seeds(seed)))
         if runs_eagerly(self._model):
             form = _Form()
@@ -93,6 +94,9 @@ class GradientFunction:
         else:
             tensors = tf.nest.flatten(feed)
             form = self._form(feed, tensors, extra, has_weight=weight is not None)
+            if self._random_layers.count != num_seeds:
+                self._forms.clear()  # tracing showed what else has to be keyed
+                return self(feed, weight, scale=scale, seed=seed)
             results = form.call(*_present(tensors), *extra)
         found = iter(results[1:])
         gradients = [next(found) if used else None for used in form.used]
@@ -141,8 +145,7 @@ class GradientFunction:
     def _run(self, form: _Form, feed: Any, extra: List[Any], *, has_weight: bool) -> List[Any]:
         scale = extra[0]
         weight = extra[1] if has_weight else None
-        if self._random_layers.count:
-            self._random_layers.key(extra[-1])
+        self._random_layers.key(extra[-1] if self._random_layers.count else None)
         try:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(self._variables)

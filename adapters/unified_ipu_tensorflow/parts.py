@@ -8,7 +8,7 @@ from unified_ipu.adapter import Buffer, Job, Slot
 from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.batches import input_dtype
 from unified_ipu_tensorflow.evaluation import Evaluation
-from unified_ipu_tensorflow.functions import GradientFunction
+from unified_ipu_tensorflow.functions import GradientFunction, runs_eagerly
 from unified_ipu_tensorflow.gradients import BoundGradients, Gradients, OwnGradients
 from unified_ipu_tensorflow.names import named_variables
 from unified_ipu_tensorflow.objectives import Objective
@@ -31,7 +31,7 @@ class Parts:
     def __init__(self, job: Job, objective: Objective) -> None:
         self._model = job.model
         self._objective = objective
-        self._random_layers = RandomLayers(job.model)
+        self._random_layers = RandomLayers(job.model, is_eager=runs_eagerly(job.model))
         named = named_variables(job.model)
         self.optimizer = build_optimizer(
             job.optimizer, trainable_variables(named, job.model), job.trainable, job.schedule

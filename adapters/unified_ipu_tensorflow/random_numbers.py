@@ -7,13 +7,14 @@ cannot be keyed is refused by name when it is traced.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from unified_ipu.errors import CapabilityError
 from unified_ipu_tensorflow.errors import NAME
+from unified_ipu_tensorflow.global_generator import StandIn
 from unified_ipu_tensorflow.keras_generation import (
     is_keras,
     is_keras3,
@@ -42,25 +43,21 @@ class RandomLayers:
 
     Args:
         model: Built; layers that come later are not keyed.
+        is_eager: Whether no graph is made of it, so that nothing can be looked up in one.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, is_eager: bool = False) -> None:
         self._states = [tf_variable(v) for v in variables_of(model) if _is_state(v)]
-        if is_keras3(model):
-            self._states += _global_state()
+        self._stand_in = StandIn(is_used=is_eager) if is_keras3(model) else None
         self._dropouts: List[_KeyedDropout] = []
         if is_keras(model) and not is_keras3(model):
             self._dropouts = [_KeyedDropout(layer) for layer in _dropouts_of(model)]
 
     @property
-    def states(self) -> Sequence[Any]:
-        """Variables that hold states, those outside of the model included."""
-        return self._states
-
-    @property
     def count(self) -> int:
-        """How many seeds ``key`` takes."""
-        return len(self._states) + len(self._dropouts)
+        """How many seeds ``key`` takes; one more once it is seen that a model needs it."""
+        own = 0 if self._stand_in is None else int(self._stand_in.is_used)
+        return len(self._states) + len(self._dropouts) + own
 
     def seeds(self, seed: int) -> Any:
         """Two words for each random layer.
@@ -81,21 +78,26 @@ class RandomLayers:
             words.append((mixed ^ (mixed >> 31)) % _RANGE)
         return np.array(words, np.int64).reshape(self.count, 2)
 
-    def key(self, seeds: Any) -> None:
+    def key(self, seeds: Optional[Any]) -> None:
         """Make all that layers draw from now on a function of the seeds.
 
         Args:
-            seeds: As ``seeds`` returned them, or a tensor of them in a traced function.
+            seeds: As ``seeds`` returned them, or a tensor of them in a traced function; None if
+                ``count`` is 0.
         """
         for index, state in enumerate(self._states):
-            state.assign(tf.cast(seeds[index], state.dtype))
+            state.assign(tf.cast(_row(seeds, index), state.dtype))
         for index, dropout in enumerate(self._dropouts):
-            dropout.key(seeds[len(self._states) + index])
+            dropout.key(_row(seeds, len(self._states) + index))
+        if self._stand_in is not None:
+            self._stand_in.install(_row(seeds, -1) if self._stand_in.is_used else None)
 
     def release(self) -> None:
         """Give layers back their own random numbers."""
         for dropout in self._dropouts:
             dropout.key(None)
+        if self._stand_in is not None:
+            self._stand_in.remove()
 
     def close(self) -> None:
         """Leave the layers as they were."""
@@ -163,17 +165,14 @@ class _KeyedDropout:
         return tf.where(kept, inputs / (1.0 - rate), tf.zeros_like(inputs))
 
 
+def _row(seeds: Optional[Any], index: int) -> Any:
+    if seeds is None:
+        raise ValueError("random layers are keyed without seeds")
+    return seeds[index]
+
+
 def _is_state(variable: Any) -> bool:
     return str(getattr(variable, "name", "")) == _STATE
-
-
-def _global_state() -> List[Any]:
-    """State of the generator that ``keras.random`` uses where it is given none."""
-    try:
-        from keras.src.random.seed_generator import global_seed_generator
-    except ImportError:  # another release of Keras may keep it elsewhere
-        return []
-    return [tf_variable(global_seed_generator().state)]
 
 
 def _dropouts_of(model: Any) -> List[Any]:

@@ -10,6 +10,7 @@ from unified_ipu.adapter import Job, Loss, MicroBatch, metrics
 from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.batches import read_batch
 from unified_ipu_tensorflow.evaluation import Evaluation
+from unified_ipu_tensorflow.functions import runs_eagerly
 from unified_ipu_tensorflow.keras_generation import is_keras3, tf_variable, variables_of
 from unified_ipu_tensorflow.objectives import build_objective
 from unified_ipu_tensorflow.random_numbers import RandomLayers
@@ -25,7 +26,8 @@ CLASSES = np.array([0, 1, 2, 0, 1, 2])
 
 def evaluation_of(model, **options):
     job = Job(model, **options)
-    return Evaluation(model, build_objective(job), random_layers=RandomLayers(model))
+    layers = RandomLayers(model, is_eager=runs_eagerly(model))
+    return Evaluation(model, build_objective(job), random_layers=layers)
 
 
 def batch(*tree, counted=None):
@@ -105,6 +107,8 @@ class Restless(keras.layers.Layer):  # type: ignore[misc,name-defined]  # Tensor
 
     def call(self, x):
         self.calls.assign_add(1)
+        if KERAS3:
+            x = x + keras.random.normal((6, 3))
         return self.dropout(x, training=True)
 
 
@@ -127,6 +131,7 @@ def test_l6_7_evaluation_changes_no_state_though_the_model_does(eager):
     model = keras.Model(inputs, outputs)
     model.compile(loss="mse", run_eagerly=eager)
     model(X, training=True)
+    state_of(model)  # makes Keras' global generator
     evaluation = evaluation_of(model)
     before = state_of(model)
     data = batch(X, np.ones((6, 2), np.float32))

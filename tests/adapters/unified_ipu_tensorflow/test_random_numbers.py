@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from unified_ipu.adapter import Job, MicroBatch
 from unified_ipu.errors import CapabilityError
+from unified_ipu_tensorflow.batches import read_batch
+from unified_ipu_tensorflow.functions import GradientFunction
 from unified_ipu_tensorflow.keras_generation import is_keras3
+from unified_ipu_tensorflow.objectives import build_objective
 from unified_ipu_tensorflow.random_numbers import RandomLayers, check_graph
 
 pytestmark = pytest.mark.timeout(120)
@@ -28,7 +32,7 @@ class Drawing:
 
     def _run(self, x, seeds):
         self.traces += 1
-        self.random.key(seeds)
+        self.random.key(seeds if self.random.count else None)
         outputs = self.model(x, training=True)
         self.random.release()
         return outputs
@@ -118,12 +122,55 @@ def test_what_is_keyed_passes_the_check():
     check_graph(run.function.get_concrete_function(x, seeds).graph)
 
 
-@pytest.mark.skipif(not KERAS3, reason="Keras 2 has no generator without a layer")
-def test_numbers_drawn_without_a_generator_are_keyed_too():
-    class Own(keras.layers.Layer):  # type: ignore[misc,name-defined]  # TensorFlow has no types
-        def call(self, x, training=False):
-            return keras.ops.add(x, keras.random.normal((4, 16))) if training else x
+class Unseeded(keras.layers.Layer):  # type: ignore[misc,name-defined]  # TensorFlow has no types
+    """Draws from the global generator of Keras 3, which belongs to no layer."""
 
-    run = Drawing(Own())
-    assert (run(1) == run(1)).all()
-    assert (run(1) != run(2)).any()
+    def call(self, x, training=False):
+        return keras.ops.add(x, keras.random.normal((4, 16))) if training else x
+
+
+needs_keras3 = pytest.mark.skipif(not KERAS3, reason="Keras 2 has no generator without a layer")
+
+
+@needs_keras3
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_numbers_drawn_without_a_generator_are_keyed_once_a_trace_shows_them(is_eager):
+    model = keras.Sequential([keras.Input((16,)), Unseeded(), Unseeded()])
+    layer = keras.layers.Dense(1)
+    model.add(layer)
+    model.compile(loss="mse", run_eagerly=is_eager)
+    random = RandomLayers(model, is_eager=is_eager)
+    assert random.count == (1 if is_eager else 0)
+    before = global_state()
+    found = []
+    function = GradientFunction(
+        model,
+        build_objective(Job(model)),
+        random,
+        [v.value for v in layer.trainable_variables],
+        [None, None],
+    )
+    for seed in (1, 2, 1):
+        batch = read_batch(MicroBatch(0, (X, np.ones((4, 1), np.float32)), 4))
+        found.append(function(batch.feed(), None, scale=1.0, seed=seed).numbers.numpy()[0])
+    assert found[0] == found[2] != found[1]
+    assert random.count == 1
+    assert function.traces == (0 if is_eager else 2)
+    assert global_state() is before
+
+
+def global_state():
+    from keras.src.backend.common import global_state
+
+    return global_state.get_global_attribute("global_seed_generator")
+
+
+@needs_keras3
+def test_models_that_draw_nothing_pay_for_nothing():
+    random = RandomLayers(keras.Sequential([keras.Input((16,)), keras.layers.Dense(1)]))
+    assert random.count == 0
+    before = global_state()
+    random.key(None)
+    assert global_state() is not before
+    random.release()
+    assert global_state() is before

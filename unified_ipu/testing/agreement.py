@@ -167,7 +167,26 @@ def step_on_odd_arrays(rank: Rank, *, kind: str) -> Any:
     return outcome
 
 
+def step_on_type(rank: Rank, *, dtype: str) -> Any:
+    """A step on ``[[1, 2], [3, 4]]`` of that type; the weights, or the error and the weights."""
+    x = np.array([[1, 2], [3, 4]]).astype(dtype)
+    with rank.session() as session:
+        model = rank.subject.linear(samples.column(0.0, 0.0))
+        program = session.compile(
+            model.native,
+            loss=rank.subject.product_loss(),
+            optimizer=optim.SGD(lr=1.0),
+            adapter=rank.subject.adapter,
+        )
+        outcome = outcome_of(lambda: program.step((x, samples.ones(2))))
+        weights = model.canonical(program.weights())["weight"][:, 0].tolist()
+        return {"is_refused": isinstance(outcome, Raised), "weights": weights}
+
+
 ODD = ["unaligned", "strided", "reversed", "column-major", "read-only", "broadcast", "byte-order"]
+
+
+TYPES = ["float16", "float32", "int8", "uint16", "int64", "bool", "object", "U3", "S3"]
 
 
 class AgreementSuite(AdapterSuite):
@@ -257,3 +276,11 @@ class AgreementSuite(AdapterSuite):
                     assert "byte" in result.message
                 else:
                     assert result == expected
+
+    @pytest.mark.parametrize("dtype", TYPES)
+    def test_l4_6_an_array_of_another_type_is_read_right_or_refused(
+        self, ranks: Ranks, dtype: str
+    ) -> None:
+        expected = [-1.0, -1.0] if dtype == "bool" else [-2.0, -3.0]
+        for result in ranks.run(step_on_type, dtype=dtype):
+            assert result["weights"] == ([0.0, 0.0] if result["is_refused"] else expected)

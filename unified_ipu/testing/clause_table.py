@@ -42,6 +42,11 @@ class ClauseTable:
         if outcome == "skipped" and isinstance(report.longrepr, tuple):
             self._reasons[report.nodeid] = str(report.longrepr[2]).replace("Skipped: ", "", 1)
 
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Let no run succeed in which nothing passed: skips alone prove nothing."""
+        if exitstatus == pytest.ExitCode.OK and "passed" not in self._outcomes.values():
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table."""
         terminalreporter.section(self._title)

@@ -26,7 +26,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
     Returns:
         0 if no test failed, 1 if one did or the adapter cannot be loaded, 2 for a wrong
-        argument, 5 if no test was chosen.
+        argument, 5 if no test ran: none was chosen, or all were skipped.
     """
     try:
         command = pytest_command(_parser().parse_args(argv))

@@ -103,6 +103,29 @@ def measure_with_buffers(rank: Rank) -> Dict[str, Any]:
         return {"before": before, "after": after, "loss": loss, "outputs": outputs}
 
 
+def measure_all_rows(rank: Rank, *, pad: bool) -> Dict[str, float]:
+    """Evaluate metrics that need every row at once."""
+    data = arrays(samples.column(*range(1, 8)), samples.ones(7))
+    plan = batch_plan(2 * rank.world.world_size, 2, **(PADDED if pad else {}))
+    with rank.session(plan) as session:
+        model = rank.subject.linear(samples.column(1.0))
+        loss = rank.subject.mean_squared_error()
+        program = session.compile(model.native, loss=loss, adapter=rank.subject.adapter)
+        found: Dict[str, float] = program.evaluate(
+            session.loader(data, train=False),
+            {"moment": metrics.gathered(_moment), "rows": metrics.gathered(_rows)},
+        )
+        return found
+
+
+def _moment(outputs: Any, targets: Any) -> float:
+    return float(np.arange(1, len(outputs) + 1) @ (outputs * targets)[:, 0])
+
+
+def _rows(outputs: Any, targets: Any) -> float:
+    return float(min(len(outputs), len(targets)))
+
+
 def epoch_loss(rank: Rank) -> Dict[str, Any]:
     """Fit one epoch of two updates at rate 0, and evaluate the same samples."""
     data = arrays(samples.column(9.0, 11.0, 9.0), samples.ones(3))
@@ -242,6 +265,15 @@ class EvaluationSuite(AdapterSuite):
         for result in ranks.run(epoch_loss, size):
             assert result["trained"] == pytest.approx(29 / 3, rel=1e-13)
             assert result["evaluated"] == pytest.approx(29 / 3, rel=1e-13)
+
+    @pytest.mark.parametrize("pad", [False, True])
+    @pytest.mark.parametrize("size", [1, 3])
+    def test_l6_3_a_gathered_metric_gets_all_rows_in_the_order_of_the_samples(
+        self, ranks: Ranks, size: int, pad: bool
+    ) -> None:
+        for result in ranks.run(measure_all_rows, size, pad=pad):
+            # Outputs 1 to 7 by position, targets 1: 1 * 1 + 2 * 2 + ... + 7 * 7, and 7 rows.
+            assert result == {"loss": pytest.approx(13.0), "moment": 140.0, "rows": 7.0}
 
     @requires(Capability.BUFFERS)
     @pytest.mark.parametrize("size", [1, 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from unified_ipu.testing.ranks import Rank, Scenario
+from unified_ipu.testing.refusals import or_refused
 from unified_ipu.testing.subject import Subject
 from unified_ipu.world import World
 
@@ -13,4 +14,5 @@ def call_scenario(
     world: World, *, subject: Subject, target: str, scenario: Scenario, arguments: Dict[str, Any]
 ) -> Any:
     """Return ``scenario(rank, **arguments)``."""
-    return scenario(Rank(subject, world, target=target), **arguments)
+    rank = Rank(subject, world, target=target)
+    return or_refused(target, lambda: scenario(rank, **arguments))

@@ -9,6 +9,7 @@ from unified_ipu.comms import Communicator
 from unified_ipu.plan import Plan
 from unified_ipu.session import Session
 from unified_ipu.testing.pool import WarmPool
+from unified_ipu.testing.refusals import or_refused, skip_if_refused
 from unified_ipu.testing.subject import Subject
 from unified_ipu.testing.threads import run_ranks
 from unified_ipu.world import World
@@ -64,13 +65,13 @@ class ThreadRanks:
 
     def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
         """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
-        return run_ranks(
-            size,
-            lambda world, communicator: scenario(
-                Rank(self._subject, world, communicator, self._target), **kwargs
-            ),
-            timeout_seconds=TIMEOUT_SECONDS,
-        )
+
+        def run_rank(world: World, communicator: Communicator) -> Any:
+            rank = Rank(self._subject, world, communicator, self._target)
+            return or_refused(self._target, lambda: scenario(rank, **kwargs))
+
+        results = run_ranks(size, run_rank, timeout_seconds=TIMEOUT_SECONDS)
+        return skip_if_refused(self._target, results)
 
 
 class PoolRanks:
@@ -91,7 +92,7 @@ class PoolRanks:
         """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
         from unified_ipu.testing.pool_task import call_scenario  # it needs Rank
 
-        return self._pool.run(
+        results = self._pool.run(
             call_scenario,
             size,
             subject=self._subject,
@@ -99,6 +100,7 @@ class PoolRanks:
             scenario=scenario,
             arguments=kwargs,
         )
+        return skip_if_refused(self._target, results)
 
 
 @dataclass(frozen=True)

@@ -75,9 +75,9 @@ def test_a_failure_shows_its_values_and_in_the_exit_status(tmp_path):
 
 
 @pytest.mark.slow
-def test_choosing_no_test_is_not_a_success(tmp_path):
-    done = conformance(tmp_path, "numpy", "-k", "nothing_is_called_so")
-    assert done.returncode == 5
+@pytest.mark.parametrize("expression", ["nothing_is_called_so", "l1_9"], ids=["none", "skipped"])
+def test_a_run_in_which_nothing_passed_is_not_a_success(tmp_path, expression):
+    assert conformance(tmp_path, "numpy", "-k", expression).returncode == 5
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,16 @@ class Unsupported:
         return f"{self.op_type} ({place})" + (f": {self.reason}" if self.reason else "")
 
 
-def refuse(unsupported: Sequence[Unsupported]) -> CapabilityError:
-    """Error that lists every node that cannot be computed, for the caller to raise."""
-    listed = "; ".join(str(node) for node in unsupported)
-    return CapabilityError(
-        NAME,
-        f"{len(unsupported)} node(s) of the graph are not supported: {listed}. Export the model "
-        "without them, or with another operator set",
-    )
+def check_supported(unsupported: Sequence[Unsupported]) -> None:
+    """Refuse a graph with nodes that cannot be computed.
+
+    Raises:
+        CapabilityError: If there are any; it lists them all.
+    """
+    if unsupported:
+        listed = "; ".join(str(node) for node in unsupported)
+        raise CapabilityError(
+            NAME,
+            f"{len(unsupported)} node(s) of the graph are not supported: {listed}. Export the "
+            "model without them, or with another operator set",
+        )

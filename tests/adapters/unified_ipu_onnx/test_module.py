@@ -115,6 +115,14 @@ def test_names_of_initializers_are_those_of_the_parameters_as_far_as_torch_allow
     assert module(X).tolist() == [[4.0, 1.0]]
 
 
+@pytest.mark.parametrize("name", ["frozen", "_steps", "initializer_names", "constant.2", "%"])
+def test_an_initializer_may_have_any_name(name):
+    given = model([node("Add", ["x", name], ["y"])], ["x"], ["y"], held(**{name: [1.0]}))
+    module = GraphModule.from_model(given)
+    assert list(module.initializer_names.values()) == [name]
+    assert module(X).tolist() == [[2.0, -1.0]]
+
+
 def test_constants_are_no_state_but_move_along():
     given = model(
         [node("Mul", ["x", "c"], ["h"]), node("Gather", ["h", "i"], ["y"], axis=1)],

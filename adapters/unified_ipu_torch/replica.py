@@ -34,7 +34,6 @@ from unified_ipu_torch.bystanders import Bystanders
 from unified_ipu_torch.determinism import determinism
 from unified_ipu_torch.errors import translated
 from unified_ipu_torch.evaluation import evaluation_mode
-from unified_ipu_torch.fused_step import FusedStep, fused_step
 from unified_ipu_torch.gradients import (
     BoundGradients,
     Gradients,
@@ -53,6 +52,7 @@ from unified_ipu_torch.optimizers import (
     follow_parameters,
     scaled_rates,
 )
+from unified_ipu_torch.plain_step import plain_step
 from unified_ipu_torch.random_numbers import key_generators, keyed_generators
 from unified_ipu_torch.tally import Counting, checked_metrics, read_numbers
 from unified_ipu_torch.tensors import Catalog, plain_name
@@ -92,9 +92,7 @@ class TorchReplica:
         if self._optimizer is not None:
             follow_parameters(self._optimizer)
         check_schedule(job.schedule, self._optimizer, was_given=self._optimizer is job.optimizer)
-        self._fused: Optional[FusedStep] = None
-        if self._optimizer is not None and self._optimizer is not job.optimizer:
-            self._fused = fused_step(self._optimizer)
+        self._plain = None if self._optimizer is None else plain_step(self._optimizer)
         self._schedule = job.schedule
         trained = self._choose_trained(parameters)
         check_parameters(trained)
@@ -246,7 +244,7 @@ class TorchReplica:
                 if present:
                     torch._foreach_mul_(present, scale)
             if all(active):
-                if self._fused is not None and self._fused.step(lr_factor):
+                if self._plain is not None and self._plain.step(lr_factor):
                     return
                 if lr_factor == 1.0:
                     self._optimizer.step()
@@ -324,7 +322,6 @@ class TorchReplica:
     def write(self, tensors: Mapping[str, Any]) -> None:
         """Overwrite the named tensors in place."""
         self._catalog.write(tensors)
-        self._state_was_replaced()
 
     def scalars(self) -> Dict[str, Any]:
         """Optimizer and scheduler without their tensors, as JSON values."""
@@ -333,16 +330,10 @@ class TorchReplica:
     def load_scalars(self, scalars: Mapping[str, Any]) -> None:
         """Take over what ``scalars`` returned, in the same optimizer and scheduler."""
         self._training.load_scalars(scalars)
-        self._state_was_replaced()
 
     def forget_slots(self) -> None:
         """Drop the optimizer's state of every parameter."""
         self._training.forget_slots()
-        self._state_was_replaced()
-
-    def _state_was_replaced(self) -> None:
-        if self._fused is not None:
-            self._fused.forget()
 
     def export_onnx(self, path: Path) -> None:
         """Write the model as it is now as an ONNX file, through the ONNX adapter.

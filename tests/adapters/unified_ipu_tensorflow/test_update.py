@@ -301,3 +301,23 @@ def test_after_closing_the_model_keeps_its_weights_and_can_be_trained_again():
     assert distance(model.get_weights(), oracle(x, y, 1)) < 1e-12
     Driver([Job(model, SGD, MSE)]).update(cut(x, y, 6))
     assert np.isfinite(model.get_weights()[0]).all()
+
+
+class Chooses(tf.Module):  # type: ignore[misc]  # of no known type
+    """As ``Branches``, in a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (tf.Variable([1.0], dtype=tf.float64) for _ in "ab")
+
+    def __call__(self, x: Any) -> Any:
+        return x[:, :1] * tf.cond(x[0, 1] > 0, lambda: 1.0 * self.b, lambda: 1.0 * self.a)
+
+
+def test_in_a_graph_both_sides_of_a_condition_count_as_used():
+    model = Chooses()
+    driver = Driver([Job(model, optim.SGD(0.1, weight_decay=1.0), MSE)])
+    _, _, used = driver.update([micro(*pick(0.0))])
+    assert used == [True, True]
+    assert float(model.a[0]) == pytest.approx(1.0 - 0.1 * (2.0 + 1.0), rel=1e-12)
+    assert float(model.b[0]) == pytest.approx(0.9, rel=1e-12)  # decay alone

@@ -17,6 +17,7 @@ from unified_ipu_onnx.operators.pointwise import OPERATORS as POINTWISE
 from unified_ipu_onnx.operators.pooling import OPERATORS as POOLING
 from unified_ipu_onnx.operators.quantisation import OPERATORS as QUANTISATION
 from unified_ipu_onnx.operators.random_numbers import OPERATORS as RANDOM_NUMBERS
+from unified_ipu_onnx.operators.rearranging import OPERATORS as REARRANGING
 from unified_ipu_onnx.operators.recurrent import OPERATORS as RECURRENT
 from unified_ipu_onnx.operators.reduction import OPERATORS as REDUCTION
 from unified_ipu_onnx.operators.regularisation import OPERATORS as REGULARISATION
@@ -45,6 +46,7 @@ REGISTRY = Registry(
         *QUANTISATION,
         *RANDOM_NUMBERS,
         *RECURRENT,
+        *REARRANGING,
         *REDUCTION,
         *REGULARISATION,
         *RESIZE,

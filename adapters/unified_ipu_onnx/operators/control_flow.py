@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, List, Optional
 
 import torch
@@ -59,7 +60,7 @@ def scan(node: Node) -> Function:
     num_states = len(body.inputs) - num_scanned
     num_stacked = len(body.outputs) - num_states
     in_axes = node.integers("scan_input_axes", [0] * num_scanned)
-    in_backward = node.integers("scan_input_directions", [0] * num_scanned)
+    in_backward = node.integers("scan_input_directions") or [0] * num_scanned
     out_axes = node.integers("scan_output_axes", [0] * num_stacked)
     out_backward = node.integers("scan_output_directions", [0] * num_stacked)
 
@@ -84,6 +85,22 @@ def scan(node: Node) -> Function:
     return run
 
 
+def scan_of_batches(node: Node) -> Function:
+    """A scan along axis 1 of each sample by itself, behind an absent first input; set 8 only."""
+    directions = {"scan_input_directions": node.integers("directions")}
+    one = scan(replace(node, attributes={**node.attributes, **directions}))
+
+    def run(environment: Environment, lengths: Any, *inputs: torch.Tensor) -> Any:
+        if lengths is not None:
+            raise node.refuse("sequence_lens are not supported; leave the first input out")
+        samples = [one(environment, *rows) for rows in zip(*(x.unbind(0) for x in inputs))]
+        if len(node.outputs) == 1:
+            return torch.stack(samples)
+        return tuple(torch.stack(rows) for rows in zip(*samples))
+
+    return run
+
+
 def _stacked(node: Node, items: List[torch.Tensor], axis: int) -> torch.Tensor:
     if not items:
         raise node.refuse("its body was run no time, so the shape of what it stacks is not known")
@@ -97,5 +114,6 @@ def _given(node: Node, results: List[Any]) -> Any:
 OPERATORS = (
     Operator("If", 1, if_),
     Operator("Loop", 1, loop, ints=(0,)),
+    Operator("Scan", 8, scan_of_batches),
     Operator("Scan", 9, scan),
 )

@@ -175,6 +175,23 @@ def softmax_of_rows(function: Function) -> Callable[[Node], Function]:
     return build
 
 
+def softmax_of_masked(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """Softmax whose rows of minus infinity, which give NaN, pass no gradient on.
+
+    Attention replaces such a row by zeros behind the softmax. Its gradient is 0 then, and 0 times
+    NaN would still be NaN for all that leads to the row.
+    """
+    result = torch.softmax(x, axis)
+    if result.grad_fn is not None and result.numel() and result.dim():
+        masked = result.narrow(axis, 0, 1).isnan()
+
+        def without_masked(gradients: Any, _: Any) -> Tuple[torch.Tensor]:
+            return (gradients[0].masked_fill(masked, 0.0),)
+
+        result.grad_fn.register_hook(without_masked)
+    return result
+
+
 def hardmax(x: torch.Tensor, axis: int) -> torch.Tensor:
     """1 at the first largest element of the axis, else 0."""
     chosen = torch.argmax(x, axis, keepdim=True)
@@ -239,12 +256,13 @@ OPERATORS = (
     Operator("PRelu", 1, prelu),
     Operator(
         "Selu",
-        1,
+        6,
         activation(selu, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
     ),
+    Operator("Selu", 1, activation(selu, alpha=1.6732, gamma=1.0507)),
     Operator("Shrink", 9, activation(shrink, bias=0.0, lambd=0.5)),
-    Operator("Softmax", 1, softmax_of_rows(torch.softmax)),
-    Operator("Softmax", 13, softmax(torch.softmax)),
+    Operator("Softmax", 1, softmax_of_rows(softmax_of_masked)),
+    Operator("Softmax", 13, softmax(softmax_of_masked)),
     Operator("Sum", 1, variadic(torch.add)),
     Operator("Swish", 24, activation(swish, alpha=1.0)),
     Operator("ThresholdedRelu", 10, activation(thresholded_relu, alpha=1.0)),

@@ -17,6 +17,7 @@ def dropout(node: Node) -> Function:
     """
     fixed = node.number("ratio", 0.5)
     mode, wants_mask = node.mode, len(node.outputs) > 1
+    booleans = node.opset >= 10  # before, a mask had the type of the input
 
     def run(
         x: torch.Tensor,
@@ -25,11 +26,14 @@ def dropout(node: Node) -> Function:
     ) -> Any:
         del training
         probability = ratio[0] if ratio else fixed
-        if not mode.training or probability == 0.0:
-            return (x, torch.ones_like(x, dtype=torch.bool)) if wants_mask else x
+        drops = mode.training and probability > 0.0
         if not wants_mask:
-            return torch.dropout(x, probability, True)
-        return torch.native_dropout(x, probability, True)
+            return torch.dropout(x, probability, True) if drops else x
+        if drops:
+            x, mask = torch.native_dropout(x, probability, True)
+        else:
+            mask = torch.ones_like(x, dtype=torch.bool)
+        return x, mask if booleans else mask.to(x.dtype)
 
     return run
 

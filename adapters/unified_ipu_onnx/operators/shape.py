@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, List, Optional, Sequence
 
 import torch
@@ -41,10 +42,7 @@ def flatten(node: Node) -> Function:
         if axis == 1 and x.dim() > 1:
             return x.flatten(1)
         first = axis + x.dim() if axis < 0 else axis
-        rows = 1
-        for size in x.shape[:first]:
-            rows *= size
-        return x.reshape(rows, x.numel() // rows if rows else 1)
+        return x.reshape(math.prod(x.shape[:first]), math.prod(x.shape[first:]))
 
     return run
 

@@ -19,6 +19,8 @@ class TensorflowSubject:
 
     adapter = "tensorflow"
     preload = ("tensorflow",)
+    # Keras keeps the rate in float32, and adds epsilon before it corrects the moments.
+    tolerance_native = 1e-5
 
     def linear(self, weight: Any, bias: Optional[Any] = None, *, dtype: str = "float64") -> Model:
         """``x @ weight + bias``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,13 +12,11 @@ from unified_ipu_tensorflow.keras_generation import is_keras3
 keras: Any = tf.keras
 
 
-def dense(name: str, weight: Any, bias: Optional[Any], dtype: str) -> Any:
-    """A built layer with these values; ``weight`` is ``[in, out]``."""
-    weight = np.asarray(weight)
-    layer = keras.layers.Dense(weight.shape[1], use_bias=bias is not None, name=name, dtype=dtype)
-    layer.build((None, weight.shape[0]))
-    layer.set_weights([weight] if bias is None else [weight, np.asarray(bias)])
-    return layer
+def dense(name: str, weight: Any, bias: Optional[Any], dtype: str) -> Tuple[Any, Sequence[Any]]:
+    """A layer, and the values it has to get once it is built; ``weight`` is ``[in, out]``."""
+    values = [np.asarray(weight)] if bias is None else [np.asarray(weight), np.asarray(bias)]
+    units = values[0].shape[1]
+    return keras.layers.Dense(units, use_bias=bias is not None, name=name, dtype=dtype), values
 
 
 def has_keras3() -> bool:
@@ -34,10 +32,14 @@ def keras_loss(name: str, **options: Any) -> Any:
 
 
 def stacked(size: int, dtype: str, layers: Sequence[Any]) -> Any:
-    """A functional model of layers in a row over inputs ``[rows, size]``."""
+    """A functional model of layers in a row over inputs ``[rows, size]``; some with values."""
     inputs = outputs = keras.Input((size,), dtype=dtype)
-    for layer in layers:
+    pairs = [one if isinstance(one, tuple) else (one, None) for one in layers]
+    for layer, _ in pairs:
         outputs = layer(outputs)
+    for layer, values in pairs:
+        if values is not None:
+            layer.set_weights(values)
     return keras.Model(inputs, outputs)
 
 

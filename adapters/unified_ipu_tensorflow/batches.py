@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from unified_ipu.adapter import Copies, CopyReason, MicroBatch, Tree, leaves
 from unified_ipu.errors import DataError
-from unified_ipu_tensorflow.bridge import from_any
+from unified_ipu_tensorflow.bridge import copied, from_any
 from unified_ipu_tensorflow.keras_generation import is_keras, tf_variable, variables_of
 
 
@@ -94,7 +94,7 @@ def _to_tensor(leaf: Any, path: str, dtype: Optional[str], copies: Optional[Copi
     # Another dtype would be another trace, and a callable loss could not mix the two.
     if copies is not None:
         copies.add(CopyReason.REFUSED, leaf.nbytes)
-    return from_any(leaf.astype(dtype, order="C"), path=path, is_fresh=True)
+    return copied(leaf, dtype)
 
 
 def input_dtype(model: Any) -> Optional[str]:

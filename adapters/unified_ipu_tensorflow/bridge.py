@@ -21,6 +21,7 @@ from unified_ipu.adapter import (
 )
 from unified_ipu.errors import DataError
 
+_LINE = 64  # bytes; where memory must start that TensorFlow shares
 _CROSSING = frozenset(tf.as_dtype(name) for name in crossing_dtypes())
 _ADVICE = {
     "RaggedTensor": "make it dense: .to_tensor()",
@@ -89,6 +90,30 @@ def to_numpy(tensor: Any) -> Any:
     return tensor.numpy()
 
 
+def copied(array: Any, dtype: Optional[str] = None) -> Any:
+    """Return a tensor with memory of its own, made by one copy.
+
+    ``tf.constant`` makes two in new versions, and in 2.6 none where the array starts on a 64-byte
+    line. So the copy is made here, to where TensorFlow can use it as it lies.
+
+    Args:
+        array: A numpy array of numbers.
+        dtype: Cast to it on the way; None keeps the type.
+    """
+    if not array.size:
+        return tf.constant(array, dtype)
+    kind = np.dtype(dtype) if dtype else array.dtype.newbyteorder("=")
+    size = array.size * kind.itemsize
+    whole = np.empty(size + _LINE, np.uint8)
+    first = -whole.ctypes.data % _LINE
+    own = whole[first : first + size].view(kind).reshape(array.shape)
+    np.copyto(own, array, casting="same_kind")
+    try:
+        return tf.experimental.dlpack.from_dlpack(own.__dlpack__())
+    except (AttributeError, RuntimeError, TypeError, ValueError, BufferError, tf.errors.OpError):
+        return tf.constant(own)  # numpy before 1.22 has no capsules, and some types have none
+
+
 def check_tensor(tensor: Any, path: str) -> None:
     """Refuse what would end the process in a DLPack call.
 
@@ -133,17 +158,7 @@ def _from_numpy(array: Any, *, path: str, is_fresh: bool, copies: Copies) -> Any
         except (RuntimeError, TypeError, ValueError, BufferError, tf.errors.OpError):
             reason = CopyReason.REFUSED
     copies.add(reason, array.nbytes)
-    return _constant(array)
-
-
-def _constant(array: Any) -> Any:
-    """A tensor with memory of its own."""
-    tensor = tf.constant(array)
-    if not array.size or not is_aligned(array.ctypes.data):
-        return tensor
-    # TensorFlow 2.6 shares such memory instead of copying it.
-    is_shared = np.asarray(memoryview(tensor)).ctypes.data == array.ctypes.data
-    return tf.raw_ops.DeepCopy(x=tensor) if is_shared else tensor
+    return copied(array)
 
 
 def _copy_reason(array: Any, *, is_fresh: bool) -> Optional[CopyReason]:
@@ -164,4 +179,4 @@ def _by_way_of_numpy(bridge: Bridge, leaf: Any, copies: Copies) -> Any:
     """Copy what this version of TensorFlow does not take as a capsule (bools, in old ones)."""
     array = np.ascontiguousarray(bridge.to_numpy(leaf))
     copies.add(CopyReason.REFUSED, array.nbytes)
-    return _constant(array)
+    return copied(array)

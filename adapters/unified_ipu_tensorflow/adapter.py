@@ -24,6 +24,7 @@ class TensorflowAdapter:
         self.name = NAME
         self.support: Mapping[Capability, Support] = {
             Capability.NATIVE_OPTIMIZERS: Support.FULL,
+            Capability.PARAMETER_GROUPS: Support.IMPOSSIBLE,
             Capability.NATIVE_SCHEDULES: Support.FULL,
             Capability.RANDOM_LAYERS: Support.FULL,
             Capability.BUFFERS: Support.FULL,
@@ -63,7 +64,7 @@ class TensorflowAdapter:
 
     def lower(self, plan: Plan, target: str) -> Lowering:
         """Map every plan field to TensorFlow's settings or refuse it."""
-        return lower(plan, target)
+        return lower(plan, target, can_repeat=_can_repeat())
 
     @contextmanager
     def scope(self, plan: Plan, place: Place) -> Iterator[None]:
@@ -96,7 +97,7 @@ class TensorflowAdapter:
                 "or a callable that has trainable_variables"
             )
         take_rank(plan, place, warns=True)
-        refused = lower(plan, choose_target(plan, place)).refused
+        refused = self.lower(plan, choose_target(plan, place)).refused
         if refused:
             raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
         check_model(job.model, place.num_replicas)
@@ -122,6 +123,14 @@ class TensorflowAdapter:
 def _runs_on_tensorflow() -> bool:
     keras: Any = sys.modules["keras"]
     return str(keras.config.backend()) == "tensorflow"
+
+
+def _can_repeat() -> bool:
+    """Whether deterministic kernels can be switched on; taken for granted before the import."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return True
+    return hasattr(tensorflow.config.experimental, "enable_op_determinism")
 
 
 def _import_tensorflow() -> Any:

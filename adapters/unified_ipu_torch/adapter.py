@@ -24,6 +24,7 @@ class TorchAdapter:
         self.name = NAME
         self.support: Mapping[Capability, Support] = {
             Capability.NATIVE_OPTIMIZERS: Support.FULL,
+            Capability.PARAMETER_GROUPS: Support.FULL,
             Capability.NATIVE_SCHEDULES: Support.FULL,
             Capability.RANDOM_LAYERS: Support.FULL,
             Capability.BUFFERS: Support.FULL,

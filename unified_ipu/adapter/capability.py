@@ -8,7 +8,8 @@ from enum import Enum
 class Capability(str, Enum):
     """An optional ability; required behaviour is not a capability."""
 
-    NATIVE_OPTIMIZERS = "native_optimizers"  # the framework's own optimizers, parameter groups
+    NATIVE_OPTIMIZERS = "native_optimizers"  # the framework's own optimizers
+    PARAMETER_GROUPS = "parameter_groups"  # a rate for each group of a native optimizer
     NATIVE_SCHEDULES = "native_schedules"  # the framework's own learning-rate schedulers
     RANDOM_LAYERS = "random_layers"  # dropout and the like, keyed by update and micro-batch
     BUFFERS = "buffers"  # running statistics and other state that is not trained

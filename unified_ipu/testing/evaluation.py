@@ -111,11 +111,11 @@ def measure_all_rows(rank: Rank, *, pad: bool) -> Dict[str, float]:
         model = rank.subject.linear(samples.column(1.0))
         loss = rank.subject.mean_squared_error()
         program = session.compile(model.native, loss=loss, adapter=rank.subject.adapter)
-        found: Dict[str, float] = program.evaluate(
-            session.loader(data, train=False),
-            {"moment": metrics.gathered(_moment), "rows": metrics.gathered(_rows)},
-        )
-        return found
+        measured: Dict[str, Any] = {
+            "moment": metrics.gathered(_moment),
+            "rows": metrics.gathered(_rows),
+        }
+        return program.evaluate(session.loader(data, train=False), measured)
 
 
 def _moment(outputs: Any, targets: Any) -> float:

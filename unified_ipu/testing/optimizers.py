@@ -11,7 +11,7 @@ from unified_ipu.adapter import Capability, optim
 from unified_ipu.testing import samples
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make, train
-from unified_ipu.testing.subject import Model
+from unified_ipu.testing.subject import Model, Subject
 from unified_ipu.testing.suite import AdapterSuite, relative_error, requires
 from unified_ipu.testing.update_oracle import mlp_oracle, mlp_run, train_with_native_optimizer
 
@@ -157,6 +157,12 @@ def slots_after_one_update(rank: Rank, *, settings: Any) -> Dict[str, Any]:
 class OptimizerSuite(AdapterSuite):
     """L5.2 and L5.3 for the optimizers of ``ui.optim``, required of every adapter; native ones."""
 
+    tolerance_native: float = 1e-12
+    """Of all weights after 50 updates of a native optimizer, whose arithmetic may be its own.
+
+    An attribute of that name of the subject takes precedence; it says why beside it.
+    """
+
     @pytest.mark.parametrize("which", sorted(BY_HAND))
     def test_l5_2_two_updates_worked_out_by_hand(self, ranks: Ranks, which: str) -> None:
         settings, expected = BY_HAND[which]
@@ -210,17 +216,18 @@ class OptimizerSuite(AdapterSuite):
 
     @requires(Capability.NATIVE_OPTIMIZERS)
     @pytest.mark.parametrize(
-        "optimizer", [optim.SGD(lr=0.1, momentum=0.9), optim.AdamW(lr=0.01)], ids=["sgd", "adamw"]
+        "optimizer", [optim.SGD(lr=0.1, momentum=0.9), optim.Adam(lr=0.01)], ids=["sgd", "adam"]
     )
-    def test_native_optimizers_and_their_groups_train_as_the_oracle(
-        self, ranks: Ranks, optimizer: Any
+    def test_native_optimizers_train_as_the_oracle(
+        self, ranks: Ranks, subject: Subject, optimizer: Any
     ) -> None:
+        tolerance = float(getattr(subject, "tolerance_native", self.tolerance_native))
         oracle = mlp_oracle(optimizer)
         run = mlp_run(None, 3)
         for trained in ranks.run(train_with_native_optimizer, 2, run=run, settings=optimizer):
-            assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
+            assert relative_error(trained.weights, oracle.parameters) < tolerance
 
-    @requires(Capability.NATIVE_OPTIMIZERS)
+    @requires(Capability.NATIVE_OPTIMIZERS, Capability.PARAMETER_GROUPS)
     def test_each_parameter_group_keeps_its_rate(self, ranks: Ranks) -> None:
         run = Training(
             make("linear", weight=samples.column(0.0), bias=np.zeros(1)),

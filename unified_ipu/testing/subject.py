@@ -97,7 +97,7 @@ class Subject(Protocol):
         ...
 
     def mean_squared_error(self, reduction: str = "mean") -> Any:
-        """The framework's own loss; its mean is over all elements."""
+        """The framework's own loss; its mean is over all elements, a unit an element or a row."""
         ...
 
     def cross_entropy(
@@ -132,8 +132,8 @@ class Subject(Protocol):
     def native_optimizer(self, model: Model, settings: Any, rates: Mapping[str, float]) -> Any:
         """The framework's optimizer of the kind and settings of a ``ui.optim`` value.
 
-        One parameter group for each item of ``rates``: canonical name to learning rate. Gated by
-        ``NATIVE_OPTIMIZERS``.
+        Of ``rates``, canonical name to learning rate, each item is a parameter group; where
+        ``PARAMETER_GROUPS`` is not declared they are all equal. Gated by ``NATIVE_OPTIMIZERS``.
         """
         ...
 

@@ -94,9 +94,10 @@ class UpdateOracleSuite(AdapterSuite):
                 assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
 
     def test_l1_3_a_summed_gradient_is_not_divided(self, ranks: Ranks) -> None:
-        optimizer = optim.SGD(lr=0.003)
-        oracle = mlp_oracle(optimizer, reduction="sum")
-        run = mlp_run(optimizer, 3, update={"reduction": "sum"})
+        # One column, since an element or a row may be the unit of a framework's own loss.
+        sizes, optimizer = (3, 4, 1), optim.SGD(lr=0.003)
+        oracle = mlp_oracle(optimizer, sizes=sizes, reduction="sum")
+        run = mlp_run(optimizer, 3, sizes=sizes, update={"reduction": "sum"})
         for trained in ranks.run(train, 2, run=run):
             assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
 
@@ -125,13 +126,15 @@ def mlp_run(
     optimizer: Any,
     micro_batch_size: int,
     *,
+    sizes: Sequence[int] = (3, 4, 2),
     dtype: str = "float64",
     update: Optional[Dict[str, Any]] = None,
     options: Optional[Dict[str, Any]] = None,
 ) -> Training:
     """50 updates of the small MLP: 5 epochs of 80 samples in their order, 8 an update."""
-    weights, biases = samples.mlp_values()
+    weights, biases = samples.mlp_values(sizes)
     x, y = samples.regression(80)
+    y = y[:, : sizes[-1]]
     return Training(
         make("mlp", weights=weights, biases=biases, dtype=dtype),
         optimizer,
@@ -143,10 +146,13 @@ def mlp_run(
     )
 
 
-def mlp_oracle(optimizer: Any, *, updates: int = 50, **settings: Any) -> Oracle:
+def mlp_oracle(
+    optimizer: Any, *, updates: int = 50, sizes: Sequence[int] = (3, 4, 2), **settings: Any
+) -> Oracle:
     """The oracle after the updates of ``mlp_run``."""
-    oracle = Oracle(samples.canonical_mlp(), squared_error, optimizer, **settings)
+    oracle = Oracle(samples.canonical_mlp(sizes), squared_error, optimizer, **settings)
     x, y = samples.regression(80)
+    y = y[:, : sizes[-1]]
     for update in range(updates):
         start = update * 8 % 80
         oracle.update(x[start : start + 8], y[start : start + 8])

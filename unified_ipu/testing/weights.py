@@ -11,6 +11,8 @@ import pytest
 from unified_ipu.adapter import Capability, optim
 from unified_ipu.data import arrays
 from unified_ipu.testing import samples
+from unified_ipu.testing.names import KERNEL, ROWS, TARGETS, train_renamed, train_turned
+from unified_ipu.testing.oracle import Oracle, squared_error
 from unified_ipu.testing.ranks import Raised, Rank, Ranks, outcome_of
 from unified_ipu.testing.scenarios import (
     Make,
@@ -236,6 +238,33 @@ class WeightsSuite(AdapterSuite):
             for trained in ranks.run(train, 2, run=run):
                 moved = [n for n, v in start.items() if not np.array_equal(trained.weights[n], v)]
                 assert moved == ["bias.1"]
+
+    def test_l5_3_other_names_and_axes_change_nothing(self, ranks: Ranks) -> None:
+        weights, biases = samples.mlp_values()
+        x, y = samples.regression(12)
+        start = {f"weight.{k}": value for k, value in enumerate(weights)}
+        start.update({f"bias.{k}": value for k, value in enumerate(biases)})
+        expected = Oracle(start, squared_error, optim.SGD(lr=0.1, momentum=0.5))
+        for first in range(0, 12, 4):
+            expected.update(x[first : first + 4], y[first : first + 4])
+        for size in (1, 2):
+            for result in ranks.run(train_renamed, size):
+                assert list(result["program"]) == sorted(f"kit/{name}" for name in start)
+                assert relative_error(result["own"], expected.parameters) < 1e-12
+                for name, value in expected.parameters.items():
+                    turned = "weight" in name and name not in result["transposed"]
+                    found = result["program"][f"kit/{name}"]
+                    np.testing.assert_allclose(found, value.T if turned else value, rtol=1e-10)
+
+    def test_l5_2_ranks_may_keep_a_tensor_with_other_axes(self, ranks: Ranks) -> None:
+        # S is the sum of targets * (x @ kernel), so its gradient is the sum of x' * targets.
+        gradient = ROWS[:2].T @ TARGETS[:2] + (ROWS[2:].T @ TARGETS[2:]).T
+        first = np.array(KERNEL) - 0.5 * gradient / 4.0
+        second = first - 0.5 * 1.5 * gradient / 4.0
+        for result in ranks.run(train_turned, 2):
+            assert result["names"] == ["turned"]
+            for found, wanted in zip(result["seen"], (first, second)):
+                np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
 
     @requires(Capability.BUFFERS)
     def test_l1_12_batch_statistics_are_of_a_micro_batch_in_every_world(self, ranks: Ranks) -> None:

@@ -384,6 +384,7 @@ class NumpyAdapter:
         self.name = NAME
         self.support: Mapping[Capability, Support] = {
             Capability.NATIVE_OPTIMIZERS: Support.IMPOSSIBLE,
+            Capability.PARAMETER_GROUPS: Support.IMPOSSIBLE,
             Capability.NATIVE_SCHEDULES: Support.IMPOSSIBLE,
             Capability.RANDOM_LAYERS: Support.FULL,
             Capability.BUFFERS: Support.NOT_WRITTEN,

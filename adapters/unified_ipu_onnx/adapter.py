@@ -27,6 +27,7 @@ class OnnxAdapter:
         self.name = NAME
         self.support: Mapping[Capability, Support] = {
             Capability.NATIVE_OPTIMIZERS: Support.FULL,
+            Capability.PARAMETER_GROUPS: Support.NOT_WRITTEN,
             Capability.NATIVE_SCHEDULES: Support.NOT_WRITTEN,
             Capability.RANDOM_LAYERS: Support.FULL,
             Capability.BUFFERS: Support.FULL,

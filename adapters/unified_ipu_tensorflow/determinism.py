@@ -7,9 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from unified_ipu.errors import CapabilityError
-from unified_ipu_tensorflow.errors import NAME
-
 
 class Determinism:
     """Counts who wants deterministic kernels; the last to let go puts TensorFlow back."""
@@ -20,17 +17,7 @@ class Determinism:
         self._was_on = False
 
     def acquire(self) -> None:
-        """Switch them on; operations that have no deterministic kernel raise from now on.
-
-        Raises:
-            CapabilityError: If this version of TensorFlow cannot.
-        """
-        if not hasattr(tf.config.experimental, "enable_op_determinism"):
-            raise CapabilityError(
-                NAME,
-                f"TensorFlow {tf.__version__} has no deterministic kernels to switch on (2.8 has); "
-                "set deterministic = false, or install a later version",
-            )
+        """Switch them on; operations that have no deterministic kernel raise from now on."""
         with self._lock:
             if self._holders == 0:
                 self._was_on = _settings().is_op_determinism_enabled()

@@ -51,12 +51,13 @@ HOST_FIELDS: Dict[str, str] = {
 """Where every field of the plan goes on ``cpu`` and ``cuda``."""
 
 
-def lower(plan: Plan, target: str) -> Lowering:
+def lower(plan: Plan, target: str, *, can_repeat: bool = True) -> Lowering:
     """Map every plan field to TensorFlow's settings, or refuse it.
 
     Args:
         plan: Any valid plan.
         target: ``"cpu"``, ``"cuda"``, or another one, which is refused.
+        can_repeat: Whether this TensorFlow has deterministic kernels to switch on.
 
     Returns:
         The settings, and what cannot be done.
@@ -79,6 +80,9 @@ def lower(plan: Plan, target: str) -> Lowering:
         refused.append(
             ("precision.compute", 'mixed precision is not built yet; set it to "float32"')
         )
+    if plan.deterministic and not can_repeat:
+        change = "deterministic kernels come with TensorFlow 2.8; set it to false, or upgrade"
+        refused.append(("deterministic", change))
     if plan.mesh.stage != 1:
         refused.append(("mesh.stage", "pipeline stages are not built yet; set it to 1"))
     unknown = sorted(set(values) - set(HOST_FIELDS))

@@ -13,7 +13,7 @@ from unified_ipu.adapter import Adapter, Capability, Job, Place, Replica, optim
 from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu.plan import Plan
 from unified_ipu_tensorflow import create
-from unified_ipu_tensorflow.lower import HOST_FIELDS, flatten
+from unified_ipu_tensorflow.lower import HOST_FIELDS, flatten, lower
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -95,6 +95,14 @@ def test_lower_refuses_what_is_not_built(changes, field):
     assert [path for path, _ in refused] == [field]
 
 
+def test_deterministic_kernels_are_refused_where_they_cannot_be_switched_on():
+    assert lower(Plan(deterministic=True), "cpu").refused == ()
+    ((path, why),) = lower(Plan(deterministic=True), "cpu", can_repeat=False).refused
+    assert path == "deterministic"
+    assert "TensorFlow 2.8" in why
+    assert lower(Plan(), "cpu", can_repeat=False).refused == ()
+
+
 @pytest.mark.parametrize("target", ["ipu", "ipu-emulated"])
 def test_ipu_targets_are_refused_by_name(target):
     assert create().lower(Plan(), target).refused[0][0] == "target"
@@ -153,7 +161,7 @@ def test_layers_in_half_precision_are_refused_by_name():
 
 def test_deterministic_kernels_are_on_while_a_program_is_open():
     if not hasattr(tf.config.experimental, "enable_op_determinism"):
-        with pytest.raises(CapabilityError, match="deterministic = false"):
+        with pytest.raises(CapabilityError, match="set it to false, or upgrade"):
             build(model(), Plan(deterministic=True))
         return
     from tensorflow.python.framework import config

@@ -65,6 +65,8 @@ def train_turned(rank: Rank) -> Dict[str, Any]:
         seen: List[Any] = []
         for _ in range(2):
             program.step([(ROWS[[k]], TARGETS[[k]]) for k in range(rows.start, rows.stop)])
-            mine = model.canonical(rank.subject.read(model))["weight"]
-            seen.append(mine.T if is_odd else mine)
-        return {"seen": seen, "names": sorted(program.weights())}
+            (found,) = program.weights().values()
+            seen.append(found.T if "weight" in model.transposed else found)
+        names = list(program.weights())
+    mine = model.canonical(rank.subject.read(model))["weight"]
+    return {"seen": seen, "names": names, "own": mine.T if is_odd else mine}

@@ -263,7 +263,7 @@ class WeightsSuite(AdapterSuite):
         second = first - 0.5 * 1.5 * gradient / 4.0
         for result in ranks.run(train_turned, 2):
             assert result["names"] == ["turned"]
-            for found, wanted in zip(result["seen"], (first, second)):
+            for found, wanted in zip([*result["seen"], result["own"]], (first, second, second)):
                 np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
 
     @requires(Capability.BUFFERS)

@@ -5,6 +5,7 @@ The concrete function of each form is kept; all numbers of a micro-batch come ba
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
@@ -15,6 +16,11 @@ from unified_ipu_tensorflow.objectives import Objective
 from unified_ipu_tensorflow.random_numbers import RandomLayers, check_graph
 
 Structure = Any
+
+MANY_FORMS = 16
+"""Forms of batches after which a user should know; a data set cut into equal batches has two."""
+
+_log = logging.getLogger("unified_ipu.session")
 
 
 class Pass(NamedTuple):
@@ -116,6 +122,12 @@ class GradientFunction:
         if form is None:
             form = self._trace(feed, tensors, extra, has_weight=has_weight)
             self._forms[key] = form
+            if len(self._forms) == MANY_FORMS:
+                _log.warning(
+                    "batches came in %d shapes, and a graph was made for each, which takes long: "
+                    "pad or bucket what differs in length",
+                    MANY_FORMS,
+                )
         return form
 
     def _trace(self, feed: Any, tensors: List[Any], extra: List[Any], *, has_weight: bool) -> _Form:

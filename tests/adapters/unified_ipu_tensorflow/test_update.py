@@ -73,6 +73,15 @@ def test_one_graph_is_made_for_each_number_of_rows_and_no_other():
     assert driver.replicas[0].traces == 3
 
 
+def test_many_shapes_are_said_once(caplog):
+    driver = Driver([Job(mlp(), SGD, MSE)])
+    x, y = data(18)
+    for rows in range(1, 19):
+        driver.update(cut(x, y, rows))
+    assert driver.replicas[0].traces == 18
+    assert caplog.text.count("batches came in 16 shapes") == 1
+
+
 def test_numbers_of_another_precision_make_no_graph_of_their_own():
     x, y = data(4)
     driver = Driver([Job(mlp("float32"), SGD, MSE)])

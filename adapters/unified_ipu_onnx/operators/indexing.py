@@ -127,7 +127,7 @@ def tile_axis(node: Node) -> Function:
 
     def run(x: torch.Tensor, tiles: Sequence[int], axis: Sequence[int]) -> torch.Tensor:
         repeats = [1] * x.dim()
-        repeats[axis[0]] = tiles[0]
+        repeats[int(axis[0])] = int(tiles[0])  # then of the type of x
         return x.repeat(repeats)
 
     return run

@@ -38,7 +38,7 @@ def batch_normalization(node: Node) -> Function:
             x, scale, bias, None, None, True, 0.0, epsilon
         )
         with torch.no_grad():
-            batch_variance = inverse.to(variance.dtype).pow(-2) - epsilon
+            batch_variance = (inverse.to(variance.dtype).pow(-2) - epsilon).clamp_(min=0)
             new_mean = _moved(mean, batch_mean, momentum, in_place=keeps[0])
             new_variance = _moved(variance, batch_variance, momentum, in_place=keeps[1])
         if num_outputs == 1:

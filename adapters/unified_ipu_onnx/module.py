@@ -151,7 +151,8 @@ class GraphModule(torch.nn.Module):
         mode = self._mode
         mode.training = self.training
         if self._device_source is not None:
-            mode.device = environment[self._device_source].device
+            source = environment[self._device_source]
+            mode.device = getattr(source, "device", mode.device)  # a sequence input is a list
         return environment
 
     def _by_position(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[Any, ...]:

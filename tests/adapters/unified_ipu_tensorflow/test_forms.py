@@ -151,3 +151,17 @@ def test_a_recurrent_layer_with_dropout_is_keyed():
 
     first = run()
     assert run() == first
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (6, 1, 1), (6, 1, 1, 1), (3, 2, 1, 1)])
+def test_l5_4_the_moving_variance_follows_the_rule_of_the_generation(shape):
+    x = np.arange(6.0, dtype=np.float32).reshape(shape)
+    norm = layers.BatchNormalization(momentum=0.0, name="norm")
+    inputs = keras.Input(shape[1:])
+    model = keras.Model(inputs, layers.Dense(1)(layers.Flatten()(norm(inputs))))
+    with ui.Session() as session:
+        program = session.compile(model, loss="mse", optimizer=ui.optim.SGD(0.1))
+        program.step((x, np.ones((len(x), 1))))
+        found = program.weights()["norm/moving_variance"]
+    is_unbiased = not KERAS3 and len(shape) == 4
+    assert found[0] == pytest.approx(3.5 if is_unbiased else 35 / 12, rel=1e-6)

@@ -22,6 +22,7 @@ _REFUSED = {
     "use_ema": "it would replace the weights behind the engine's back",
     "inner_optimizer": "set precision.loss_scale in the plan, and pass the optimizer inside",
 }
+_OF_KERAS = ("keras", "tf_keras", "tensorflow")
 _PATTERNS = 8  # sets of used variables that are traced; further ones run operation by operation
 
 
@@ -44,6 +45,9 @@ class KerasOptimizer:
     def __init__(self, optimizer: Any, variables: Mapping[str, Any], schedule: Any) -> None:
         self._kind = type(optimizer).__qualname__
         _check_settings(optimizer)
+        # Another's class may assign a gradient to a variable, which would then be the very memory
+        # that ranks reduce in; no class of Keras does.
+        self._is_of_keras = type(optimizer).__module__.partition(".")[0] in _OF_KERAS
         self.trained: Dict[str, tf.Variable] = {
             name: tf_variable(variable) for name, variable in variables.items()
         }
@@ -104,6 +108,8 @@ class KerasOptimizer:
         def step(gradients: Sequence[tf.Tensor], factor: Optional[tf.Tensor]) -> None:
             if factor is not None:
                 gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+            elif not self._is_of_keras:
+                gradients = [tf.raw_ops.DeepCopy(x=gradient) for gradient in gradients]
             self._state.apply(gradients, variables)
 
         return step

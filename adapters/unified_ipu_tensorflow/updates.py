@@ -39,7 +39,9 @@ class ExactOptimizer:
         self._constraints = [getattr(own, "constraint", None) for own in variables.values()]
         self._settings = settings
         self._slots: Dict[str, tf.Variable] = {}
+        self._counts: Dict[str, int] = {}  # ahead of the slots "step" until someone asks for them
         self._constants: Dict[Tuple[float, tf.DType], tf.Tensor] = {}
+        self._passing: Dict[Tuple[float, tf.DType], tf.Tensor] = {}  # constants of one update
 
     def apply(
         self,
@@ -52,12 +54,13 @@ class ExactOptimizer:
         """Step every variable that was used."""
         rate = self._settings.lr * lr_factor
         step = self._adam if isinstance(self._settings, optim.Adam) else self._sgd
+        self._passing.clear()
         owners = zip(self.trained.items(), self._constraints)
         for ((name, variable), constraint), gradient, is_used in zip(owners, gradients, used):
             if not is_used or gradient is None:
                 continue
             if scale != 1.0:
-                gradient = gradient * tf.constant(scale, variable.dtype)  # noqa: PLW2901
+                gradient = gradient * self._of_update(scale, variable.dtype)  # noqa: PLW2901
             step(name, variable, gradient, rate)
             if constraint is not None:
                 variable.assign(constraint(variable), read_value=False)
@@ -65,7 +68,7 @@ class ExactOptimizer:
     def _sgd(self, name: str, variable: tf.Variable, gradient: tf.Tensor, rate: float) -> None:
         settings, dtype = self._settings, variable.dtype
         gradient = self._with_penalty(variable, gradient)
-        lr = tf.constant(rate, dtype)
+        lr = self._of_update(rate, dtype)
         if settings.momentum == 0.0:
             tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=lr, delta=gradient)
             return
@@ -84,17 +87,13 @@ class ExactOptimizer:
     def _adam(self, name: str, variable: tf.Variable, gradient: tf.Tensor, rate: float) -> None:
         settings, dtype = self._settings, variable.dtype
         if isinstance(settings, optim.AdamW):
-            if settings.weight_decay:
-                kept = tf.constant(1.0 - rate * settings.weight_decay, dtype)
-                variable.assign(variable * kept, read_value=False)
+            self._decay(variable, rate)
         else:
             gradient = self._with_penalty(variable, gradient)
-        beta1, beta2 = settings.betas
-        counter = self._slot(name, "step")
-        count = int(counter.numpy()) + 1
-        counter.assign(float(count), read_value=False)
-        # Both moments corrected: m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps), times
-        # sqrt(1 - beta2^t) above and below. In float64 here: the kernel's own powers are float32.
+        count, (beta1, beta2) = self._count(name), settings.betas
+        # PyTorch corrects both moments: m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Times
+        # sqrt(1 - beta2^t) above and below that is a rate and an epsilon for the kernel, in
+        # float64, while it would take the powers in the type of the variable.
         second = math.sqrt(1.0 - beta2**count)
         zero = self._constant(0.0, dtype)
         tf.raw_ops.ResourceApplyAdam(
@@ -103,12 +102,33 @@ class ExactOptimizer:
             v=self._slot(name, "exp_avg_sq").handle,
             beta1_power=zero,
             beta2_power=zero,
-            lr=tf.constant(rate * second / (1.0 - beta1**count), dtype),
+            lr=self._of_update(rate * second / (1.0 - beta1**count), dtype),
             beta1=self._constant(beta1, dtype),
             beta2=self._constant(beta2, dtype),
-            epsilon=tf.constant(settings.eps * second, dtype),
+            epsilon=self._of_update(settings.eps * second, dtype),
             grad=gradient,
         )
+
+    def _decay(self, variable: tf.Variable, rate: float) -> None:
+        """Shrink a variable by itself, as AdamW does before its step."""
+        if self._settings.weight_decay:
+            kept = self._of_update(1.0 - rate * self._settings.weight_decay, variable.dtype)
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            value = tf.raw_ops.Mul(x=value, y=kept)
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+    def _count(self, name: str) -> int:
+        """Count a step of a variable; how many it is now."""
+        if name not in self._counts:
+            self._counts[name] = int(self._slot(name, "step").numpy())
+        self._counts[name] += 1
+        return self._counts[name]
+
+    def _settle(self) -> None:
+        """Write the counts into their slots, which may be overwritten from outside now."""
+        for name, count in self._counts.items():
+            self._slots[f"{name}/step"].assign(float(count))
+        self._counts.clear()
 
     def _with_penalty(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
         if self._settings.weight_decay == 0.0:
@@ -117,10 +137,12 @@ class ExactOptimizer:
         return gradient + decay * variable
 
     def _constant(self, value: float, dtype: tf.DType) -> tf.Tensor:
-        found = self._constants.get((value, dtype))
-        if found is None:
-            found = self._constants[value, dtype] = tf.constant(value, dtype)
-        return found
+        """A setting as a tensor."""
+        return _kept(self._constants, value, dtype)
+
+    def _of_update(self, value: float, dtype: tf.DType) -> tf.Tensor:
+        """A number of this update as a tensor, which variables may share."""
+        return _kept(self._passing, value, dtype)
 
     def _slot(self, owner: str, slot: str) -> tf.Variable:
         name = f"{owner}/{slot}"
@@ -144,6 +166,7 @@ class ExactOptimizer:
 
     def slots(self) -> Dict[str, tf.Variable]:
         """Those of variables that were used, in the order of the variables."""
+        self._settle()
         return {
             name: self._slots[name]
             for owner in self.trained
@@ -161,10 +184,12 @@ class ExactOptimizer:
         owner, _, slot = name.rpartition("/")
         if owner not in self.trained or slot not in self._kinds():
             return None
+        self._settle()
         return self._slot(owner, slot)
 
     def forget_slots(self) -> None:
         """Drop all."""
+        self._counts.clear()
         self._slots.clear()
 
     def scalars(self) -> Dict[str, Any]:
@@ -209,3 +234,12 @@ class ExactOptimizer:
 
 def _plain(value: Any) -> Any:
     return tuple(value["value"]) if isinstance(value, dict) and _TAG in value else value
+
+
+def _kept(
+    tensors: Dict[Tuple[float, tf.DType], tf.Tensor], value: float, dtype: tf.DType
+) -> tf.Tensor:
+    found = tensors.get((value, dtype))
+    if found is None:
+        found = tensors[value, dtype] = tf.constant(value, dtype)
+    return found

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from unified_ipu.errors import ConfigError
+from unified_ipu_tensorflow.gradients import alias
 from unified_ipu_tensorflow.keras_generation import is_keras3
 from unified_ipu_tensorflow.optimizers import build_optimizer as _build_optimizer
 
@@ -115,6 +116,58 @@ def test_l1_10_what_was_not_used_stays_and_so_do_its_slots(kind):
     moved = {name for name, value in state(optimizer).items() if value != before[name]}
     assert "a/kernel" in moved
     assert not any(name.startswith("a/bias") for name in moved)
+
+
+def aliased(values):
+    """An array on a 64-byte line, and a tensor of the same memory: as a bucket and its gradient."""
+    raw = np.zeros(len(values) + 16, np.float32)
+    start = -raw.ctypes.data % 64 // 4
+    view = raw[start : start + len(values)]
+    view[...] = values
+    tensor = alias(view)
+    assert tensor is not None
+    return view, tensor
+
+
+class Keeping(tf.keras.optimizers.SGD):  # type: ignore[misc]  # whatever tf.keras is
+    """Of a user: keeps the last gradient."""
+
+    def apply_gradients(self, pairs: Any, **options: Any) -> Any:  # Keras 2
+        for gradient, _ in pairs:
+            kept.assign(gradient)
+        return super().apply_gradients(pairs, **options)
+
+    def apply(self, gradients: Any, variables: Any = None) -> Any:  # Keras 3
+        kept.assign(gradients[0])
+        return super().apply(gradients, variables)
+
+
+kept = tf.Variable([0.0, 0.0])
+
+
+def test_a_class_of_the_users_gets_gradients_that_nobody_writes_into():
+    optimizer = build_optimizer(Keeping(1.0), {"w": tf.Variable([0.0, 0.0])}, None)
+    bucket, gradient = aliased([1.0, 2.0])
+    for _ in range(2):
+        optimizer.apply([gradient], [True])
+        bucket[...] = 7.0
+        assert kept.numpy().tolist() == [1.0, 2.0]
+        bucket[...] = [1.0, 2.0]
+        kept.assign_add([1.0, 1.0])
+        assert bucket.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_optimizer_of_keras_takes_the_memory_of_a_gradient(kind):
+    optimizer = build_optimizer(make(kind), {"w": tf.Variable([0.5, -0.5])}, None)
+    bucket, gradient = aliased([1.0, 2.0])
+    optimizer.apply([gradient], [True])
+    before = state(optimizer)
+    bucket[...] = 7.0
+    assert state(optimizer) == before
+    for variable in [*optimizer.trained.values(), *optimizer.slots().values()]:
+        variable.assign_add(variable)
+    assert bucket.tolist() == [7.0, 7.0]
 
 
 def test_more_sets_of_used_variables_than_are_traced_still_step():

@@ -10,6 +10,7 @@ import tensorflow as tf
 from unified_ipu.adapter import optim
 from unified_ipu.errors import ConfigError
 from unified_ipu.testing.oracle import adam_step, sgd_step
+from unified_ipu_tensorflow.gradients import alias
 from unified_ipu_tensorflow.optimizers import (
     build_optimizer as _build_optimizer,
     choose_trainable,
@@ -144,6 +145,22 @@ def test_l1_10_each_variable_counts_its_own_steps():
     # The first step of Adam is the rate, whatever the gradient: the correction is the variable's.
     moved = np.abs(optimizer.trained["dense/kernel"].numpy() - start)
     assert moved == pytest.approx(np.full((3, 2), 0.1), rel=1e-6)
+
+
+def test_a_count_that_is_read_or_written_between_steps_is_what_counts():
+    variable = {"w": tf.Variable([0.0], dtype=tf.float64)}
+    optimizer = build_optimizer(optim.Adam(1.0, betas=(0.5, 0.5), eps=0.0), variable, None)
+    one = [tf.constant([1.0], tf.float64)]
+    for expected in (1.0, 2.0, 3.0):
+        optimizer.apply(one, [True])
+        assert float(optimizer.slots()["w/step"].numpy()) == expected
+    assert variable["w"].numpy() == pytest.approx([-3.0], rel=1e-12)
+    optimizer.slots()["w/step"].assign(0.0)  # as after a restore
+    optimizer.slots()["w/exp_avg"].assign([0.0])
+    optimizer.slots()["w/exp_avg_sq"].assign([0.0])
+    optimizer.apply(one, [True])
+    assert variable["w"].numpy() == pytest.approx([-4.0], rel=1e-12)
+    assert float(optimizer.slots()["w/step"].numpy()) == 1.0
 
 
 def test_a_first_velocity_is_not_dampened_and_a_restored_one_is():
@@ -282,3 +299,20 @@ def test_a_schedule_of_rates_needs_an_optimizer_of_keras():
         build_optimizer(optim.SGD(0.1), variables(), None, schedule)
     with pytest.raises(ConfigError, match="expected a LearningRateSchedule"):
         build_optimizer(optim.SGD(0.1), variables(), None, object())
+
+
+@pytest.mark.parametrize("settings", EXACT, ids=str)
+def test_no_variable_takes_the_memory_of_a_gradient(settings):
+    raw = np.zeros(18, np.float64)
+    start = -raw.ctypes.data % 64 // 8
+    bucket = raw[start : start + 2]
+    bucket[...] = [1.0, 2.0]
+    gradient = alias(bucket)
+    optimizer = build_optimizer(settings, {"w": tf.Variable([0.5, -0.5], dtype=tf.float64)}, None)
+    optimizer.apply([gradient], [True])
+    before = state(optimizer)
+    bucket[...] = 7.0
+    assert state(optimizer) == before
+    for variable in [*optimizer.trained.values(), *optimizer.slots().values()]:
+        variable.assign_add(variable)
+    assert bucket.tolist() == [7.0, 7.0]

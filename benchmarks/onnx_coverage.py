@@ -274,7 +274,7 @@ def results() -> Dict[str, Tally]:
 
 def misses(found: Dict[str, Tally]) -> List[str]:
     """Say what is wrong or below its bar; nothing if all is well."""
-    said = []
+    said: List[str] = []
     for suite, result in found.items():
         total, native = len(result.outcomes), result.count(Outcome.NATIVE)
         wrong = result.named(Outcome.WRONG)

@@ -51,6 +51,8 @@ def divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def power(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Power in the type of the base."""
+    if a.is_floating_point() and not b.is_floating_point():
+        b = b.to(a.dtype)  # torch takes no gradient where the exponent is unsigned
     return torch.pow(a, b) if a.dtype == b.dtype else torch.pow(a, b).to(a.dtype)
 
 

@@ -8,7 +8,7 @@ small model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Collection, Iterable, Optional, Sequence
+from typing import Any, Collection, Iterable, Iterator, Optional, Sequence
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper
@@ -20,6 +20,16 @@ from unified_ipu_onnx.values import put_raw, raw_bytes
 
 _FIRST_WITH_TRAINING_INPUT = 12  # of Dropout
 _FIRST_WITHOUT_IS_TEST = 7  # of BatchNormalization and Dropout
+_DRAWING = frozenset(
+    {
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
 
 
 def deployed(
@@ -75,6 +85,20 @@ def to_inference(proto: ModelProto) -> None:
         _to_inference(function.node, opsets_of(function.opset_import).get("", opset))
 
 
+def draws_in_inference(proto: ModelProto) -> bool:
+    """Whether a model draws random numbers in inference too."""
+    bodies = [proto.graph.node, *(function.node for function in proto.functions)]
+    return any(node.op_type in _DRAWING for nodes in bodies for node in _all_nodes(nodes))
+
+
+def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(inner.node)
+
+
 def _free_first_axis(value: Any) -> None:
     dims = value.type.tensor_type.shape.dim
     if dims:
@@ -83,10 +107,7 @@ def _free_first_axis(value: Any) -> None:
 
 
 def _to_inference(nodes: Iterable[NodeProto], opset: int) -> None:
-    for node in nodes:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _to_inference(inner.node, opset)
+    for node in _all_nodes(nodes):
         is_norm = node.op_type == "BatchNormalization"
         if node.domain not in {"", "ai.onnx"} or not (is_norm or node.op_type == "Dropout"):
             continue

@@ -11,11 +11,12 @@ import logging
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 from onnx import ModelProto
 
 from unified_ipu.errors import ContractError
-from unified_ipu_onnx.deployed import deployed, size_of
+from unified_ipu_onnx.deployed import deployed, draws_in_inference, size_of
 from unified_ipu_onnx.errors import NAME
 from unified_ipu_onnx.module import GraphModule
 from unified_ipu_onnx.values import put_values
@@ -71,9 +72,13 @@ class Inference:
         feeds.update(kwargs)
         if self._session is None or set(feeds) != set(self._module.input_names):
             return self._module(*args, **kwargs)  # which says what is missing
-        values = self._run(self._session, feeds, self._module.output_names)
-        if values is None:
-            return self._module(*args, **kwargs)
+        try:
+            values = self._run(self._session, feeds, self._module.output_names)
+        except Exception as error:  # noqa: BLE001  its own classes, different from version to version
+            result = self._module(*args, **kwargs)  # or it is the batch that is wrong
+            self._without(f"onnxruntime cannot run this batch ({error})")
+            self._session = None
+            return result
         if not self._is_compared:
             self._compare(feeds, values)
             self._is_compared = True
@@ -91,6 +96,8 @@ class Inference:
             )
         if any(tensor.device.type != "cpu" for tensor in weights.values()):
             return None  # copying weights to the host each time would cost more than it gives
+        if draws_in_inference(self._proto):
+            return self._without("the graph draws random numbers, which only torch can key")
         proto = deployed(self._proto, list(weights), base_dir=self._base_dir)
         if size_of(proto) > LIMIT:
             return self._without("the constants of the graph are too large for onnxruntime")
@@ -110,16 +117,10 @@ class Inference:
 
     def _run(
         self, session: Any, feeds: Mapping[str, torch.Tensor], outputs: Sequence[str]
-    ) -> Optional[List[torch.Tensor]]:
-        wanted = {value.name for value in session.get_inputs()}
-        try:
-            arrays = {
-                name: tensor.detach().numpy()
-                for name, tensor in {**self._weights(), **feeds}.items()
-                if name in wanted
-            }
-        except TypeError:  # bfloat16, which numpy lacks
-            return None
+    ) -> List[torch.Tensor]:
+        types = {value.name: value.type for value in session.get_inputs()}
+        given = {**self._weights(), **feeds}
+        arrays = {name: _array(given[name], kind) for name, kind in types.items()}
         return [torch.from_numpy(value) for value in session.run(list(outputs), arrays)]
 
     def _compare(self, feeds: Mapping[str, torch.Tensor], values: Sequence[torch.Tensor]) -> None:
@@ -150,7 +151,7 @@ class Inference:
         proto = deployed(self._proto, list(self._weights()), base_dir=self._base_dir, exposed=asked)
         session = _session_of(onnxruntime, proto)
         names = [value.name for value in session.get_outputs()]
-        theirs = dict(zip(names, self._run(session, feeds, names) or []))
+        theirs = dict(zip(names, self._run(session, feeds, names)))
         for node, found in nodes:
             for name in found:
                 if name in theirs and largest_difference(own[name], theirs[name]) > RELATIVE:
@@ -185,6 +186,12 @@ def run_deployed(
         with torch.no_grad():
             by_name = module.run(feeds, names)
         return [by_name[name] for name in names]
+
+
+def _array(tensor: torch.Tensor, kind: str) -> Any:
+    """Memory of a tensor for an input of that type; indices may be narrower than the graph says."""
+    array = tensor.detach().numpy()
+    return array.astype(np.int64) if array.dtype == np.int32 and kind == "tensor(int64)" else array
 
 
 def _session_of(onnxruntime: Any, proto: ModelProto) -> Any:

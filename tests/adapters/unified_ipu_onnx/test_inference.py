@@ -12,7 +12,7 @@ from onnx import helper
 
 import unified_ipu as ui
 from tests.adapters.unified_ipu_onnx import graphs
-from unified_ipu.errors import ContractError
+from unified_ipu.errors import ContractError, DataError
 from unified_ipu_onnx.inference import Inference
 from unified_ipu_onnx.module import GraphModule
 
@@ -182,3 +182,61 @@ def test_an_objective_reads_weights_of_the_model_it_is_given():
         found = program.evaluate(session.loader((X, X + 1.0), train=False))
     assert found["loss"] == pytest.approx(1.0)
     assert found["w"] == pytest.approx(2.0)
+
+
+def embedding():
+    return graphs.model(
+        [helper.make_node("Gather", ["table", "x"], ["y"])],
+        [graphs.value("x", ["rows"], "int64")],
+        [graphs.value("y", None)],
+        {"table": np.arange(6, dtype=np.float32).reshape(3, 2)},
+    )
+
+
+def test_indices_narrower_than_the_graph_says_are_evaluated_as_they_are_trained(sessions):
+    indices = np.array([2, 0], np.int32)
+    with ui.Session(ui.Plan(), argv=[]) as session:
+        program = compiled(session, embedding())
+        rows = program.predict(session.loader((indices, indices), train=False))
+    assert rows.tolist() == [[4.0, 5.0], [0.0, 1.0]]
+    assert len(sessions[0].fed) == 1
+
+
+def test_a_batch_that_onnxruntime_alone_refuses_is_run_by_torch(monkeypatch, caplog):
+    def refuse(self, outputs, feeds, options=None):
+        raise RuntimeError("no kernel for this shape")
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", refuse)
+    with ui.Session(ui.Plan(), argv=[]) as session:
+        program = compiled(session, graphs.linear(np.eye(2)))
+        for _ in range(2):
+            rows = program.predict(session.loader((X, X), train=False))
+            np.testing.assert_allclose(rows, X)
+    assert caplog.text.count("cannot run this batch (no kernel for this shape)") == 1
+
+
+def test_a_batch_that_is_wrong_is_still_an_error(sessions):
+    with ui.Session(ui.Plan(), argv=[]) as session:
+        program = compiled(session, graphs.linear(np.eye(2)))
+        wrong = np.ones((4, 3), np.float32)
+        with pytest.raises(DataError, match=r"'multiply' \(MatMul\)"):
+            program.predict(session.loader((wrong, wrong), train=False))
+        right = session.loader((X, X), train=False)
+        np.testing.assert_allclose(program.predict(right), X, rtol=1e-6)
+    assert len(sessions[0].fed) == 2  # onnxruntime goes on after it
+
+
+def test_a_graph_that_draws_is_evaluated_with_keyed_numbers(caplog, sessions):
+    proto = graphs.model(
+        [helper.make_node("RandomNormalLike", ["x"], ["noise"]),
+         helper.make_node("Mul", ["noise", "w"], ["y"])],
+        [graphs.value("x", ["rows", 2])],
+        [graphs.value("y", None)],
+        {"w": np.ones(2, np.float32)},
+    )  # fmt: skip
+    with ui.Session(ui.Plan(), argv=[]) as session:
+        program = compiled(session, proto)
+        first, again = (program.predict(session.loader((X, X), train=False)) for _ in range(2))
+    assert first.tobytes() == again.tobytes()
+    assert not sessions
+    assert "draws random numbers, which only torch can key" in caplog.text

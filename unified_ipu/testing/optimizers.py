@@ -199,7 +199,7 @@ class OptimizerSuite(AdapterSuite):
     ) -> None:
         settings = OPTIONS[which]
         expected = mlp_oracle(settings).parameters
-        trained = ranks.run(train, run=mlp_run(settings, 8))[0]
+        trained = ranks.run(train, run=mlp_run(settings, 7))[0]
         assert relative_error(trained.weights, expected) < self.tolerance_float64
 
     def test_l3_1_slots_have_the_names_and_values_of_pytorch(self, ranks: Ranks) -> None:

@@ -29,8 +29,13 @@ _ACTIVATIONS: Dict[str, Tuple[Callable[..., torch.Tensor], Tuple[float, ...]]] =
 }
 
 
+_GATE_ACTIVATIONS = 2  # a third one, of an LSTM, is for the cell state
+
+
 def activations(node: Node, defaults: Sequence[str], num_directions: int) -> List[List[Unary]]:
-    """Activations of each direction; values are clipped before them if the node says so.
+    """Activations of each direction; what a gate sums up is clipped first if the node says so.
+
+    The cell state of an LSTM is no such sum and is not clipped, as in onnxruntime.
 
     Args:
         node: With ``activations``, ``activation_alpha``, ``activation_beta`` and ``clip``.
@@ -43,17 +48,18 @@ def activations(node: Node, defaults: Sequence[str], num_directions: int) -> Lis
         raise node.refuse(
             f"it lists {len(names)} activations; expected {len(defaults) * num_directions}"
         )
+    size = len(defaults)
     alphas, betas = iter(node.numbers("activation_alpha")), iter(node.numbers("activation_beta"))
     clip = node.number("clip") if node.has("clip") else None
-    found = []
+    found: List[Unary] = []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
             raise node.refuse(f"activation {name!r} is none of {', '.join(_ACTIVATIONS)}")
         function, usual = _ACTIVATIONS[name.lower()]
         # Each takes the next of the given numbers, if it uses one.
         settings = [next(given, value) for given, value in zip((alphas, betas), usual)]
-        found.append(_unary(function, settings, clip))
-    size = len(defaults)
+        gate = len(found) % size < _GATE_ACTIVATIONS
+        found.append(_unary(function, settings, clip if gate else None))
     return [found[start : start + size] for start in range(0, len(found), size)]
 
 

@@ -53,17 +53,23 @@ def feeds_of(model: ModelProto, inputs: Sequence[Any]) -> Arrays:
 
 def engine_of(model: ModelProto, feeds: Arrays) -> Engine:
     """onnxruntime, or the reference evaluator of ONNX where that has no kernel for these types."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        session.run(None, feeds)
+        engine = runtime_of(model)
+        engine(feeds)
     except Exception:  # noqa: BLE001  # it has an error of its own for each reason
         evaluator: Any = ReferenceEvaluator(model)
         return lambda feeds: list(evaluator.run(None, feeds))
+    return engine
+
+
+def runtime_of(model: ModelProto) -> Engine:
+    """onnxruntime on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return lambda feeds: list(session.run(None, feeds))
 
 

@@ -198,7 +198,7 @@ def to_numpy(tree: Tree) -> Tree:
             return None
         if tf.is_tensor(leaf):
             leaf = tf.cast(leaf, tf.float32) if leaf.dtype == tf.bfloat16 else leaf
-            return np.array(leaf.numpy())
+            return np.asarray(leaf.numpy())  # a copy already
         return np.asarray(leaf)
 
     return map_tree(tree, convert)

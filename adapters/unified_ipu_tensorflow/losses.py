@@ -62,8 +62,12 @@ def as_keras_loss(loss: Any, model: Any = None, *, reduction: Optional[str] = No
         Anything else as it is.
 
     Raises:
-        ConfigError: If Keras knows no loss of that name.
+        ConfigError: If Keras knows no loss of that name, or it is a class.
     """
+    if isinstance(loss, type):
+        raise ConfigError(
+            f"loss={loss.__name__} is a class; pass an instance of it, {loss.__name__}(...)"
+        )
     if isinstance(loss, str):
         try:
             loss = keras_of(model).losses.get(loss)

@@ -182,23 +182,25 @@ def compiled_losses(model: Any) -> Optional[OutputLosses]:
     Raises:
         ConfigError: If the model computes its loss in a method of its own.
     """
-    if not is_keras(model) or not getattr(model, "loss", None):
+    if not is_keras(model):
+        return None
+    # Neither generation has a public name for them; model.loss may be the user's own attribute.
+    if is_keras3(model):
+        holder, name = getattr(model, "_compile_loss", None), "_user_loss"
+    else:
+        holder, name = getattr(model, "compiled_loss", None), "_user_losses"
+    found = getattr(holder, name, None)
+    if not found:
         return None
     base = keras_of(model).Model
     for method in ("train_step", "compute_loss"):
         own = getattr(type(model), method, None)
-        if (
-            own is not None
-            and own is not getattr(base, method, None)
-            and issubclass(type(model), base)
-        ):
+        if own is not getattr(base, method, None):
             raise ConfigError(
                 f"{type(model).__name__} has a {method} of its own, which is not called here; pass "
                 "objective=, a function (model, batch) -> unified_ipu.Loss, with what it computes"
             )
-    # Neither generation has a public name for the factors.
-    holder = model._compile_loss if is_keras3(model) else model.compiled_loss  # noqa: SLF001
-    return OutputLosses(model.loss, holder._user_loss_weights, model)  # noqa: SLF001
+    return OutputLosses(found, getattr(holder, "_user_loss_weights", None), model)
 
 
 def _known(loss: Any, model: Any) -> Optional[KerasLoss]:

@@ -84,13 +84,19 @@ class RandomLayers:
         Args:
             seeds: As ``seeds`` returned them, or a tensor of them in a traced function; None if
                 ``count`` is 0.
+
+        Raises:
+            ValueError: If there are not ``count`` of them.
         """
-        for index, state in enumerate(self._states):
-            state.assign(tf.cast(_row(seeds, index), state.dtype))
-        for index, dropout in enumerate(self._dropouts):
-            dropout.key(_row(seeds, len(self._states) + index))
+        rows = [] if seeds is None else tf.unstack(seeds)
+        if len(rows) != self.count:
+            raise ValueError(f"{len(rows)} seeds are given for {self.count} random layers")
+        for state, row in zip(self._states, rows):
+            state.assign(tf.cast(row, state.dtype))
+        for dropout, row in zip(self._dropouts, rows[len(self._states) :]):
+            dropout.key(row)
         if self._stand_in is not None:
-            self._stand_in.install(_row(seeds, -1) if self._stand_in.is_used else None)
+            self._stand_in.install(rows[-1] if self._stand_in.is_used else None)
 
     def release(self) -> None:
         """Give layers back their own random numbers."""
@@ -163,12 +169,6 @@ class _KeyedDropout:
         uniform = tf.random.stateless_uniform(shape, seed, dtype=inputs.dtype)
         kept = tf.broadcast_to(uniform >= tf.cast(rate, inputs.dtype), tf.shape(inputs))
         return tf.where(kept, inputs / (1.0 - rate), tf.zeros_like(inputs))
-
-
-def _row(seeds: Optional[Any], index: int) -> Any:
-    if seeds is None:
-        raise ValueError("random layers are keyed without seeds")
-    return seeds[index]
 
 
 def _is_state(variable: Any) -> bool:

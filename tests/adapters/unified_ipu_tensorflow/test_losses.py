@@ -286,6 +286,8 @@ def test_names_and_functions_are_the_losses_that_keras_makes_of_them():
     assert denominator(lambda outputs, targets: outputs) is None
     with pytest.raises(ConfigError, match="'mee'"):
         as_keras_loss("mee")
+    with pytest.raises(ConfigError, match="is a class"):
+        as_keras_loss(keras.losses.MeanSquaredError)
 
 
 def test_a_column_of_outputs_meets_targets_without_an_axis():

@@ -177,6 +177,22 @@ def test_compiled_losses_are_used_where_no_other_is_given():
     assert found.total == pytest.approx((Y - X @ KERNEL).sum(), rel=1e-4)
 
 
+def test_an_attribute_named_loss_is_not_taken_for_a_compiled_one():
+    class Own(keras.Model):  # type: ignore[misc,name-defined]  # TensorFlow has no types
+        def __init__(self):
+            super().__init__(dtype="float64")
+            self.loss = keras.losses.MeanSquaredError(**FLOAT64)
+            self.kernel = self.add_weight(
+                name="kernel", shape=(3, 2), dtype="float64", initializer="zeros"
+            )
+
+        def call(self, batch):
+            return self.loss(batch[1], batch[0] @ self.kernel)
+
+    found = Scored(Job(Own()), micro(X, Y))
+    assert (found.total, found.weight) == pytest.approx(((Y**2).mean(1).sum(), 6.0), rel=1e-6)
+
+
 class Two(keras.layers.Layer):  # type: ignore[misc,name-defined]  # TensorFlow has no types
     """Outputs of two heads."""
 

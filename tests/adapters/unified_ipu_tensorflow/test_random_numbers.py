@@ -63,6 +63,7 @@ def test_l3_2_layers_and_calls_do_not_share_masks():
     random = RandomLayers(model)
     random.key(random.seeds(5))
     found = [part.numpy().tobytes() for part in model(tf.constant(X), training=True)]
+    random.release()
     assert len(set(found)) == 3
 
 
@@ -73,6 +74,7 @@ def test_dropout_of_whole_channels_keeps_its_shape_of_noise():
     random = RandomLayers(model)
     random.key(random.seeds(5))
     found = model(tf.ones([4, 5, 16]), training=True).numpy()
+    random.release()
     assert (found == found[:, :1]).all()
     assert set(np.unique(found)) == {0.0, 2.0}
 

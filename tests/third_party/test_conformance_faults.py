@@ -190,6 +190,94 @@ FAULTS = {
         monkeypatch.setattr(ElementLoss, "units", units)
         """,
     ),
+    "what no rank used decays": (
+        "UpdateLawSuite",
+        "test_l1_10_what_some_micro_batches_use_is_reduced_and_the_unused_stays[2]",
+        """
+        original = NumpyReplica.apply
+        def apply(self, *, used, **rest):
+            original(self, used=[True for _ in used], **rest)
+        monkeypatch.setattr(NumpyReplica, "apply", apply)
+        """,
+    ),
+    "an objective returns its mean": (
+        "UpdateDecisionSuite",
+        "test_l1_11_a_penalty_weighs_the_same_however_the_update_is_split[1]",
+        """
+        original = NumpyReplica._objective_score
+        def score(self, micro, rng):
+            value, backward, weight, metrics, outputs = original(self, micro, rng)
+            return value / weight, lambda scale: backward(scale / weight), 1.0, metrics, outputs
+        monkeypatch.setattr(NumpyReplica, "_objective_score", score)
+        """,
+    ),
+    "rows of the batch before are kept": (
+        "DataLawSuite",
+        "test_l2_1_the_model_sees_every_sample_once_an_epoch[12-4-2-1-1]",
+        """
+        original = NumpyReplica.forward_backward
+        def forward_backward(self, micro, **rest):
+            kept = getattr(self, "kept", micro.tree)
+            self.kept = tuple(np.array(leaf) for leaf in micro.tree)
+            original(self, replace(micro, tree=kept), **rest)
+        monkeypatch.setattr(NumpyReplica, "forward_backward", forward_backward)
+        """,
+    ),
+    "slots are handed out in float32": (
+        "StateLawSuite",
+        "test_l3_6_a_run_that_changes_its_world_is_the_same_to_rounding[sgd]",
+        """
+        original = NumpyReplica.read
+        def read(self, names):
+            found = original(self, names)
+            for name in names:
+                if "/" in name:
+                    found[name] = found[name].astype(np.float32).astype(found[name].dtype)
+            return found
+        monkeypatch.setattr(NumpyReplica, "read", read)
+        """,
+    ),
+    "the counter of steps begins anew": (
+        "StateLawSuite",
+        "test_l3_5_a_run_in_parts_equals_an_unbroken_one_bit_for_bit[adam-1]",
+        """
+        original = NumpyReplica.write
+        def write(self, tensors):
+            kept = {n: v * 0 if n.endswith("/step") else v for n, v in tensors.items()}
+            original(self, kept)
+        monkeypatch.setattr(NumpyReplica, "write", write)
+        """,
+    ),
+    "masks are drawn in evaluation": (
+        "RandomNumbersSuite",
+        "test_l6_7_evaluation_draws_nothing_and_leaves_generators_alone[1]",
+        """
+        def predict(self, micro, *, seed):
+            return self._model.forward(micro.tree[0], np.random.default_rng(seed))[0]
+        monkeypatch.setattr(NumpyReplica, "predict", predict)
+        """,
+    ),
+    "predictions are rounded": (
+        "EvaluationSuite",
+        "test_l6_2_ranks_without_rows_get_the_same_results[float64]",
+        """
+        original = NumpyReplica.predict
+        def predict(self, micro, *, seed):
+            return original(self, micro, seed=seed).astype(np.float32)
+        monkeypatch.setattr(NumpyReplica, "predict", predict)
+        """,
+    ),
+    "each micro-batch of evaluation counts as one": (
+        "EvaluationSuite",
+        "test_l6_3_the_loss_is_divided_by_all_that_counts",
+        """
+        original = NumpyReplica.evaluate
+        def evaluate(self, micro, metrics, *, seed):
+            found = original(self, micro, metrics, seed=seed)
+            return {n: (total / count, 1.0) for n, (total, count) in found.items() if count}
+        monkeypatch.setattr(NumpyReplica, "evaluate", evaluate)
+        """,
+    ),
     "the first velocity is dampened": (
         "OptimizerSuite",
         "test_l5_2_two_updates_worked_out_by_hand[dampening]",

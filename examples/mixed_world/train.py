@@ -1,7 +1,7 @@
 """One network trained by ranks of several frameworks at once, then compared with one alone.
 
-unified-ipu run examples/mixed_world/train.py            rank 0 in PyTorch, rank 1 in Keras, ...
-unified-ipu run --set mesh.data=3 examples/mixed_world/train.py --model mlp
+unified-ipu run examples/mixed_world/train.py            ranks in PyTorch, Keras and ONNX
+unified-ipu run --set mesh.data=2 examples/mixed_world/train.py --model mlp --dtype float64
 
 Every update sums the gradients of all ranks, whatever made them. At the end rank 0 trains the same
 network again, by itself, and the weights are compared: it ends with 1 if they differ by more than

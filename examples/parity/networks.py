@@ -8,11 +8,11 @@ from typing import Any, Dict, Mapping
 import numpy as np
 
 MODELS = ("mlp", "convnet")
-FRAMEWORKS = ("torch", "keras")
+FRAMEWORKS = ("torch", "keras", "onnx")
 
 
 def networks_of(framework: str) -> Any:
-    """The module with the networks of ``"torch"`` or ``"keras"``.
+    """The module with the networks of ``"torch"``, ``"keras"`` or ``"onnx"``.
 
     It has ``build(model, dtype)``, ``loss()``, and ``NAMES``, the maps to the canonical names by
     model. Call it before ``session.scope()``, which sets up the frameworks that are imported.

@@ -139,7 +139,7 @@ def check_losses(mix: Mix, scored: Sequence[Scored]) -> bool:
         raise ConfigError(
             "the ranks' losses of one micro-batch are means over different units: "
             f"{_by_rank(mix, weights, 'counts')}. Samples of one rank would weigh more than those "
-            "of another: give losses that count the same, or weight= on each rank"
+            "of another: give losses that count the same, as those of ui.losses, or weight="
         )
     return True
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from unified_ipu.adapter import Call, Executor, Record
 from unified_ipu.comms import Communicator
+from unified_ipu.data import Loader
 from unified_ipu.engine import HostExecutor, empty_like, form_of
 from unified_ipu.errors import ConfigError
 from unified_ipu.session.agreement import agree_on_tensors
@@ -46,9 +47,14 @@ class LateExecutor(HostExecutor):
         Raises:
             ConfigError: On all ranks, if no rank has a batch to build the model from.
         """
-        return super().run(call if self.is_built else self._built_from(call))
+        return super().run(call if self.is_built else self.build_before(call))
 
-    def _built_from(self, call: Call) -> Call:
+    def build_before(self, call: Call) -> Call:
+        """Build the model for a call; returns the call, whose batches are still all there.
+
+        Raises:
+            ConfigError: On all ranks, if no rank has a batch to build the model from.
+        """
         update = call.updates[0]
         micro_batches = iter(update.micro_batches)
         first = next(micro_batches, None)
@@ -66,6 +72,20 @@ class LateExecutor(HostExecutor):
             return call
         again = replace(update, micro_batches=chain([first], micro_batches))
         return replace(call, updates=(again, *call.updates[1:]))
+
+
+def build_from_loader(executor: Executor, loader: Loader) -> None:
+    """Build a model that has no tensors yet from a loader's next batch, which is not used up.
+
+    A checkpoint has names and shapes of tensors, but not what a model is called with.
+    """
+    if not isinstance(executor, LateExecutor) or executor.is_built:
+        return
+    epoch, position = loader.epoch, loader.position
+    for call in loader:
+        executor.build_before(call)
+        break
+    loader.seek(epoch, position)
 
 
 def agree_on_build(executor: Executor, communicator: Communicator) -> bool:

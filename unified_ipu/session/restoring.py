@@ -12,6 +12,7 @@ from unified_ipu.adapter import TensorSpec
 from unified_ipu.checkpoint import Manifest, ProgramEntry, Saved, TensorEntry, open_checkpoint
 from unified_ipu.comms import Communicator
 from unified_ipu.errors import CheckpointError, ConfigError
+from unified_ipu.session.late_build import build_from_loader
 from unified_ipu.session.own_buffers import load_own
 from unified_ipu.session.program import Program
 from unified_ipu.session.saving import (
@@ -57,6 +58,9 @@ def restore(
     check_not_mixed(named)
     communicator = session.communicator("data")
     communicator.barrier(name="session.restore, which every rank must call")
+    if len(named.loaders) == 1:
+        for program in named.programs.values():
+            build_from_loader(program.executor, *named.loaders.values())
     with communicator.phase("loading"):
         saved, path, manifest = _open(communicator, Path(folder))
         found = _differences(session, named, manifest, same_seed=same_seed)

@@ -126,6 +126,23 @@ def test_before_the_first_batch_what_needs_weights_is_refused_with_what_to_call(
     assert alone(body) == 3
 
 
+def test_l3_5_a_run_is_resumed_bit_for_bit_though_the_model_is_not_built_yet(tmp_path):
+    def body(epochs: int, **fit: Any) -> Any:
+        def train(session: ui.Session) -> Any:
+            with session.scope():
+                model = Net()
+            program = compiled(session, model)
+            program.fit(session.loader((X, Y)), epochs=epochs, **fit)
+            return program.weights()
+
+        return train
+
+    alone(body(1, checkpoint=tmp_path))
+    resumed = alone(body(2, checkpoint=tmp_path, resume="auto"))
+    for name, value in alone(body(2)).items():
+        assert np.array_equal(resumed[name], value), name
+
+
 class Lazy(tf.Module):  # type: ignore[misc]  # of no known type
     """Makes its weight, and counts its calls."""
 

@@ -73,6 +73,35 @@ def test_a_model_built_from_its_first_batch_trains_as_one_built_before(size):
         }
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_l3_5_a_run_is_resumed_though_the_model_is_not_built_yet(tmp_path, size):
+    def body(epochs: int, **fit: Any) -> Any:
+        def train(session: ui.Session) -> Any:
+            program = compiled(session)
+            program.fit(session.loader((X, Y)), epochs=epochs, **fit)
+            return program.weights(), program.update
+
+        return train
+
+    run(size, body(1, checkpoint=tmp_path))
+    resumed = run(size, body(3, checkpoint=tmp_path, resume="auto"))
+    for (ours, updates), (theirs, expected) in zip(resumed, run(size, body(3))):
+        assert updates == expected
+        assert {n: v.tobytes() for n, v in ours.items()} == {
+            n: v.tobytes() for n, v in theirs.items()
+        }
+
+
+def test_a_program_without_a_loader_cannot_be_restored_before_it_is_built(tmp_path):
+    def saved(session: ui.Session) -> None:
+        program = compiled(session, is_late=False)
+        session.save(tmp_path, model=program)
+
+    run(1, saved)
+    text = refused(lambda session: session.restore(tmp_path, model=compiled(session)), Exception)
+    assert "not in this model" in text
+
+
 def test_a_rank_without_rows_builds_from_the_form_that_another_rank_tells():
     def body(session: ui.Session) -> Any:
         program = compiled(session)

@@ -157,6 +157,47 @@ def test_the_file_trains_on_from_where_the_model_stood(tmp_path):
         np.testing.assert_allclose(by_onnx[name], value, rtol=1e-4, atol=1e-7)
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(4, 5, batch_first=True)
+        self.head = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+class Attentive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.encoder(x).mean(1))
+
+
+@pytest.mark.parametrize("kind", [Recurrent, Attentive])
+def test_layers_whose_weights_exporters_reorder_keep_names_and_train_alike(kind, tmp_path):
+    path = tmp_path / "m.onnx"
+    torch.manual_seed(0)
+    x, y = RNG.random((6, 3, 4), np.float32), RNG.random((6, 2), np.float32)
+    with ui.Session(ui.Plan(), argv=[]) as session:
+        loss, optimizer = ui.losses.mean_squared_error(), ui.optim.SGD(lr=0.1)
+        own = session.compile(kind(), loss=loss, optimizer=optimizer)
+        own.step((x, y))
+        own.export_onnx(path)
+        exported_program = session.compile(path, loss=loss, optimizer=optimizer)
+        for _ in range(3):
+            own.step((x, y))
+            exported_program.step((x, y))
+        found = exported_program.weights()
+        assert set(found) == set(own.weights())
+        for name, value in own.weights().items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
+
+
 def test_several_inputs_and_outputs_have_their_names(tmp_path):
     class Several(nn.Module):
         def __init__(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from unified_ipu.errors import ConfigError
+from unified_ipu_tensorflow.graph_calls import by_position
 from unified_ipu_tensorflow.keras_generation import variables_of
 from unified_ipu_tensorflow.objectives import Objective
 from unified_ipu_tensorflow.random_numbers import RandomLayers, check_graph
@@ -151,7 +152,7 @@ class GradientFunction:
                 "all of them in build() or __init__, or run one batch through it before compile"
             )
         check_graph(concrete.graph)
-        form.call = _by_position(concrete)
+        form.call = by_position(concrete)
         return form
 
     def _run(self, form: _Form, feed: Any, extra: List[Any], *, has_weight: bool) -> List[Any]:
@@ -199,18 +200,6 @@ class GradientFunction:
 def runs_eagerly(model: Any) -> bool:
     """Whether the user asked that no graph be made of this model."""
     return bool(getattr(model, "run_eagerly", False)) or tf.config.functions_run_eagerly()
-
-
-def _by_position(concrete: Any) -> Any:
-    """Call a concrete function with a list of tensors.
-
-    Binding them to names by its public way costs half of a small step.
-    """
-    call = getattr(concrete, "_call_flat", None)
-    captured = concrete.captured_inputs
-    if call is None:
-        return lambda tensors: concrete(*tensors)
-    return lambda tensors: call(tensors, captured)
 
 
 def structure_of(tree: Any) -> Structure:

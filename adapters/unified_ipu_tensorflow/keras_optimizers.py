@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from unified_ipu.errors import ConfigError
+from unified_ipu_tensorflow.graph_calls import GraphCall, by_position
 from unified_ipu_tensorflow.keras_generation import is_keras3, tf_variable
 from unified_ipu_tensorflow.keras_state import Keras2State, Keras3State
 from unified_ipu_tensorflow.saved_state import check_kind, check_parameters
@@ -23,7 +24,7 @@ _REFUSED = {
     "inner_optimizer": "set precision.loss_scale in the plan, and pass the optimizer inside",
 }
 _OF_KERAS = ("keras", "tf_keras", "tensorflow")
-_PATTERNS = 8  # sets of used variables that are traced; further ones run operation by operation
+_GRAPHS = 8  # for sets of used variables; further ones run operation by operation
 
 
 class KerasOptimizer:
@@ -61,7 +62,7 @@ class KerasOptimizer:
         self._numbers = self._find_numbers()
         self._position = int(state.iterations().numpy())
         self._follow_schedule()
-        self._functions: Dict[Tuple[bool, ...], Callable[..., None]] = {}
+        self._calls: Dict[Tuple[Tuple[bool, ...], bool], GraphCall] = {}
 
     @staticmethod
     def built_on(optimizer: Any) -> Optional[List[Any]]:
@@ -88,26 +89,36 @@ class KerasOptimizer:
         )
         if not any(active):
             return
-        present = [gradient for gradient, is_active in zip(gradients, active) if is_active]
-        # Without a factor no pass over the gradients is made, so there are two functions.
-        factor = None if scale == 1.0 else tf.constant(scale, tf.float64)
+        tensors = [gradient for gradient, is_active in zip(gradients, active) if is_active]
+        if scale != 1.0:
+            tensors.append(tf.constant(scale, tf.float64))
         with self._scaled_rate(lr_factor):
-            self._function(active)(present, factor)
+            self._call(active, is_scaled=scale != 1.0)(tensors)
 
-    def _function(self, active: Tuple[bool, ...]) -> Callable[..., None]:
-        found = self._functions.get(active)
+    def _call(self, active: Tuple[bool, ...], *, is_scaled: bool) -> GraphCall:
+        """The graph of a step, or the step itself where there are too many graphs."""
+        found = self._calls.get((active, is_scaled))
         if found is None:
-            found = self._step_of(active)
-            if len(self._functions) < _PATTERNS:
-                found = self._functions[active] = tf.function(found, autograph=False)
+            step = self._step_of(active, is_scaled=is_scaled)
+            if len(self._calls) >= _GRAPHS:
+                return lambda tensors: step(*tensors)
+            trained = [own for own, is_active in zip(self.trained.values(), active) if is_active]
+            specs = [tf.TensorSpec(own.shape, own.dtype) for own in trained]
+            if is_scaled:
+                specs.append(tf.TensorSpec((), tf.float64))
+            graph = tf.function(step, autograph=False).get_concrete_function(*specs)
+            found = self._calls[active, is_scaled] = by_position(graph)
         return found
 
-    def _step_of(self, active: Tuple[bool, ...]) -> Callable[..., None]:
+    def _step_of(self, active: Tuple[bool, ...], *, is_scaled: bool) -> Callable[..., None]:
         variables = [own for own, is_active in zip(self._variables, active) if is_active]
 
-        def step(gradients: Sequence[tf.Tensor], factor: Optional[tf.Tensor]) -> None:
-            if factor is not None:
-                gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+        def step(*tensors: tf.Tensor) -> None:
+            gradients = list(tensors[: len(variables)])
+            if is_scaled:  # otherwise no pass over the gradients is made
+                gradients = [
+                    gradient * tf.cast(tensors[-1], gradient.dtype) for gradient in gradients
+                ]
             elif not self._is_of_keras:
                 gradients = [tf.raw_ops.DeepCopy(x=gradient) for gradient in gradients]
             self._state.apply(gradients, variables)

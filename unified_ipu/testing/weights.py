@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 import pytest
 
-from unified_ipu.adapter import Capability, optim
+from unified_ipu.adapter import Capability, losses, optim
 from unified_ipu.data import arrays
 from unified_ipu.testing import samples
 from unified_ipu.testing.names import KERNEL, ROWS, TARGETS, train_renamed, train_turned
@@ -168,6 +169,21 @@ def notes_of(rank: Rank, *, model: Make) -> List[str]:
     return said
 
 
+def export(rank: Rank, *, folder: str) -> Tuple[Any, Any]:
+    """Train, export, and read the file as a model of its own; what both predict on every rank."""
+    x, y = samples.regression(6)
+    rows = slice(2 * rank.world.rank, 2 * rank.world.rank + 2)
+    path = Path(folder) / "model.onnx"
+    with rank.session() as session:
+        program = compiled(rank, session, mlp(dtype="float32").on(rank.subject), run_of(mlp()))
+        program.step((x[rows].astype(np.float32), y[rows].astype(np.float32)))
+        program.export_onnx(path)
+        exported = session.compile(str(path), loss=losses.mean_squared_error(), adapter="onnx")
+        source = arrays(x.astype(np.float32), y.astype(np.float32))
+        loader = session.loader(source, train=False)
+        return program.predict(loader, gather="all"), exported.predict(loader, gather="all")
+
+
 class WeightsSuite(AdapterSuite):
     """What users read from a program and put into it, required of every adapter."""
 
@@ -265,6 +281,14 @@ class WeightsSuite(AdapterSuite):
             assert result["names"] == ["turned"]
             for found, wanted in zip([*result["seen"], result["own"]], (first, second, second)):
                 np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+    @requires(Capability.ONNX_EXPORT)
+    def test_an_exported_model_computes_what_the_program_does(
+        self, ranks: Ranks, tmp_path: Any
+    ) -> None:
+        for own, exported in ranks.run(export, 2, folder=str(tmp_path)):
+            assert own.shape == (6, 2)
+            np.testing.assert_allclose(exported, own, rtol=1e-5, atol=1e-6)
 
     @requires(Capability.BUFFERS)
     def test_l1_12_batch_statistics_are_of_a_micro_batch_in_every_world(self, ranks: Ranks) -> None:

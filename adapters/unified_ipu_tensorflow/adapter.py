@@ -43,9 +43,10 @@ class TensorflowAdapter:
             return False
         from unified_ipu_tensorflow.keras_generation import is_keras, is_keras3
 
-        if is_keras(model):
-            return not is_keras3(model) or _runs_on_tensorflow()
-        return hasattr(model, "trainable_variables")
+        # Asked of the class first: what has no variables yet may refuse to list them.
+        if not hasattr(type(model), "trainable_variables"):
+            return not is_keras(model) and hasattr(model, "trainable_variables")
+        return not is_keras3(model) or _runs_on_tensorflow()
 
     def targets(self) -> Tuple[str, ...]:
         """``cuda`` where there is a device, then ``cpu``; none without TensorFlow.

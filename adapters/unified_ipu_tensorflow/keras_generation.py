@@ -7,7 +7,7 @@ generation is looked up object by object, since ``tf_keras`` may be imported bes
 from __future__ import annotations
 
 import sys
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
 import tensorflow as tf
 
@@ -43,7 +43,7 @@ def variables_of(model: Any) -> List[Any]:
     Returns:
         Keras 3 variables or those of TensorFlow, in the framework's order.
     """
-    found = [*getattr(model, "variables", ()), *getattr(model, "trainable_variables", ())]
+    found = [*_listed(model, "variables"), *_listed(model, "trainable_variables")]
     seen = set()
     once = []
     for variable in found:
@@ -65,6 +65,15 @@ def path_of(variable: Any) -> str:
     if isinstance(path, str) and path:
         return path
     return str(variable.name).partition(":")[0]
+
+
+def _listed(model: Any, name: str) -> Sequence[Any]:
+    try:
+        return tuple(getattr(model, name, ()))
+    except ValueError:
+        if is_keras(model) and not model.built:
+            return ()  # Keras 2 lists nothing of a Sequential without an input shape
+        raise
 
 
 def _package(thing: Any) -> Optional[str]:

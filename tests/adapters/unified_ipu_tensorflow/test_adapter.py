@@ -66,6 +66,8 @@ def test_it_accepts_what_has_trainable_variables_and_can_be_called():
     assert adapter.accepts(model())
     assert adapter.accepts(layers.Dense(1))
     assert adapter.accepts(Module())
+    assert adapter.accepts(keras.Sequential([layers.Dense(1)]))  # without variables yet
+    assert not adapter.accepts(MSE)
     assert not adapter.accepts(Module)
     assert not adapter.accepts(tf.Module())
     assert not adapter.accepts(lambda x: x)

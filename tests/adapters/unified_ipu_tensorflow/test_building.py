@@ -185,6 +185,21 @@ def test_names_to_train_are_checked_when_they_are_known():
     assert "did you mean 'dense/kernel'" in refused(body)
 
 
+def test_a_sequential_without_an_input_is_built_too():
+    def body(session: ui.Session) -> Any:
+        model = keras.Sequential([layers.Dense(3), layers.Dense(1)])
+        program = compiled(session, model)
+        program.fit(session.loader((X["number"], Y)), epochs=1)
+        return {name: value.shape for name, value in program.weights().items()}
+
+    assert alone(body) == {
+        "dense/kernel": (3, 3),
+        "dense/bias": (3,),
+        "dense_1/kernel": (3, 1),
+        "dense_1/bias": (1,),
+    }
+
+
 class Counts(keras.Model):  # type: ignore[misc]  # of no known type
     """Counts its calls, also in evaluation."""
 

@@ -184,15 +184,23 @@ def test_l5_3_a_torch_and_a_keras_rank_train_as_the_oracle(pool, dtype, optimize
 PARITY = Path(__file__).parents[2] / "examples" / "parity"
 
 
-def train_convnet(world: Any, *, permutes_before_flatten: bool) -> Any:
-    """The network of the parity example for one update, or what was said instead."""
+DIGITS = PARITY.with_name("mnist_mixed")
+
+
+def networks_of(world: Any) -> Any:
+    """The networks of the parity example in this rank's framework."""
     sys.path.insert(0, str(PARITY))
     try:
         from networks import networks_of
 
-        networks = networks_of("torch" if world.rank == 0 else "keras")
+        return networks_of("torch" if world.rank == 0 else "keras")
     finally:
         sys.path.remove(str(PARITY))
+
+
+def train_convnet(world: Any, *, permutes_before_flatten: bool) -> Any:
+    """The network of the parity example for one update, or what was said instead."""
+    networks = networks_of(world)
     rng = np.random.default_rng(1)
     x = rng.normal(size=(8, 1, 28, 28)).astype(np.float32)
     with session_of(world, batch__global_batch_size=8, batch__micro_batch_size=4) as session:
@@ -222,6 +230,48 @@ def test_l5_a_missing_permute_before_flatten_is_an_error_on_both_ranks(pool):
         assert "; rank 1 (tensorflow) has 2." in text
         assert "Permute" in text
     assert pool.run(train_convnet, permutes_before_flatten=True) == [1, 1]
+
+
+def train_on_digits(world: Any) -> Any:
+    """The convnet on digits that a tf.data pipeline in a process of its own turns and shifts."""
+    networks = networks_of(world)
+    settings = {"batch__global_batch_size": 32, "batch__micro_batch_size": 8}
+    changes = {name.replace("__", "."): value for name, value in settings.items()}
+    plan = ui.Plan().replace({"mesh.data": world.world_size, **changes})
+    rng = np.random.default_rng(7)
+    with ui.Session(plan, world=world, argv=[str(DIGITS / "train.py")]) as session:
+        if not is_torch(session):
+            keras_in("float32")
+        program = session.compile(
+            networks.convnet(),
+            loss=networks.loss(),
+            optimizer=ui.optim.SGD(lr=0.05, momentum=0.9),
+            names=networks.NAMES["convnet"],
+        )
+        program.load_weights(
+            {
+                name: (0.1 * rng.normal(size=value.shape)).astype(np.float32)
+                for name, value in sorted(program.weights().items())
+            }
+        )
+        train = session.loader(ui.data.tensorflow("pipeline:train", size=4000))
+        program.fit(train, max_updates=5)
+        images = rng.random(size=(20, 1, 28, 28)).astype(np.float32)
+        test = session.loader((images, np.arange(20) % 10), train=False)
+        found = program.evaluate(test, {"accuracy": ui.metrics.accuracy})
+        return program.weights(), found, program.predict(test, gather="all")
+
+
+def test_l5_2_ranks_of_two_frameworks_share_one_pipeline(pool):
+    together = pool.run(train_on_digits, timeout=150)
+    ((weights, found, outputs),) = pool.run(train_on_digits, size=1, timeout=150)
+    for theirs, their_results, their_outputs in together:
+        assert relative(joined(theirs), joined(weights)) < 1e-4
+        assert their_results["loss"] == pytest.approx(found["loss"], rel=1e-4)
+        assert their_results["accuracy"] == found["accuracy"]
+        assert their_outputs.shape == (20, 10)
+        assert relative(their_outputs, outputs) < 1e-4
+    assert np.array_equal(together[0][2], together[1][2])
 
 
 def train_normalised(world: Any, *, mixed: bool) -> Any:

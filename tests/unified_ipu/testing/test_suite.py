@@ -55,12 +55,20 @@ def test_the_relative_error_is_of_all_arrays_as_one_vector():
 SUITE = """
 import pytest
 from unified_ipu import testing
-from unified_ipu.adapter import Capability
+from unified_ipu.adapter import Capability, Support
+from unified_ipu.testing import suite
 from unified_ipu.testing.suite import requires
 
 
+class Adapter:
+    support = {Capability.RANDOM_LAYERS: Support.FALLBACK, Capability.BUFFERS: Support.NOT_WRITTEN}
+
+
+suite.load_adapter = lambda name: Adapter()
+
+
 class Subject:
-    adapter = "torch"
+    adapter = "mine"
 
 
 class TestSkips(testing.AdapterSuite):
@@ -68,7 +76,7 @@ class TestSkips(testing.AdapterSuite):
     def subject(self):
         return Subject()
 
-    @requires(Capability.ONNX_EXPORT)
+    @requires(Capability.MIXED_PRECISION)
     def test_not_declared(self):
         raise AssertionError
 
@@ -87,8 +95,8 @@ def test_skips_come_from_what_is_declared_and_a_forgotten_fixture_is_named(pytes
     pytester.makeconftest('pytest_plugins = ["unified_ipu.testing"]')
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs")
-    result.assert_outcomes(passed=1, skipped=1, errors=1)
-    result.stdout.fnmatch_lines(["*torch declares onnx_export as not_written*"])
+    result.assert_outcomes(passed=1, skipped=2, errors=1)
+    result.stdout.fnmatch_lines(["*torch declares mixed_precision as not_written*"])
     result.stdout.fnmatch_lines(["*override the fixture `subject`*"])
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Hashable, Iterator, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -15,6 +16,15 @@ from unified_ipu_onnx.scopes import Value
 TENSOR = "tensor"  # a torch tensor on the device
 ARRAY = "array"  # a numpy array on the host: shapes and arithmetic with them
 NUMBERS = "numbers"  # a flat list of Python numbers
+
+
+@dataclass
+class _Open:
+    """A graph that steps are being added to."""
+
+    steps: List[Step] = field(default_factory=list)
+    converted: Dict[Tuple[int, str], int] = field(default_factory=dict)
+    results: Dict[Hashable, List[Value]] = field(default_factory=dict)
 
 
 class Assembly:
@@ -34,14 +44,15 @@ class Assembly:
         self.constants: Dict[int, torch.Tensor] = {}
         self.num_places = 2
         self._mode = mode
-        # One list of steps and one table of what was converted for each open graph: what a branch
-        # converts is not there when the branch is not taken.
-        self._open: List[Tuple[List[Step], Dict[Tuple[int, str], int]]] = [([], {})]
+        self._preset_places: Dict[Hashable, int] = {}
+        # One list of steps for each open graph, with tables of what it converted and worked out:
+        # what a branch did is not there when the branch is not taken.
+        self._open: List[_Open] = [_Open()]
 
     @property
     def steps(self) -> List[Step]:
         """Steps of the innermost open graph."""
-        return self._open[-1][0]
+        return self._open[-1].steps
 
     def value(self, **facts: Any) -> Value:
         """Return a value at a new place."""
@@ -57,7 +68,7 @@ class Assembly:
     @contextmanager
     def inner(self) -> Iterator[List[Step]]:
         """Collect the steps of an inner graph apart."""
-        self._open.append(([], {}))
+        self._open.append(_Open())
         try:
             yield self.steps
         finally:
@@ -69,20 +80,37 @@ class Assembly:
             return ABSENT
         if form == (ARRAY if value.on_host else TENSOR):
             return value.place
-        key = (value.place, form)
-        for _, converted in self._open:
-            if key in converted:
-                return converted[key]
-        place = self.value().place
         if value.constant is not None:
-            known = value.constant
-            self.presets[place] = known.numpy() if form == ARRAY else as_numbers(known)
-            self._open[0][1][key] = place
-        else:
-            convert = self._conversion(form, on_host=value.on_host)
-            self.steps.append(Step(convert, (value.place,), (place,), f"reading as {form}", ""))
-            self._open[-1][1][key] = place
+            return self._preset(value.constant, form)
+        key = (value.place, form)
+        for graph in self._open:
+            if key in graph.converted:
+                return graph.converted[key]
+        place = self.value().place
+        convert = self._conversion(form, on_host=value.on_host)
+        self.steps.append(Step(convert, (value.place,), (place,), f"reading as {form}", ""))
+        self._open[-1].converted[key] = place
         return place
+
+    def _preset(self, tensor: torch.Tensor, form: str) -> int:
+        """Place of a constant in another form; equal ones share it."""
+        numbers = as_numbers(tensor)
+        key = (form, tensor.dtype, tuple(tensor.shape), tuple(numbers))
+        if key not in self._preset_places:
+            place = self._preset_places[key] = self.value().place
+            self.presets[place] = tensor.numpy() if form == ARRAY else numbers
+        return self._preset_places[key]
+
+    def worked_out(self, key: Hashable) -> Optional[List[Value]]:
+        """Return what was noted under that key in this graph or one around it, or None."""
+        for graph in self._open:
+            if key in graph.results:
+                return graph.results[key]
+        return None
+
+    def note(self, key: Hashable, results: List[Value]) -> None:
+        """Keep the outputs of a node, for one that computes the same."""
+        self._open[-1].results[key] = results
 
     def _conversion(self, form: str, *, on_host: bool) -> Callable[[Any], Any]:
         if form == NUMBERS:
@@ -99,5 +127,5 @@ def as_numbers(tensor: torch.Tensor) -> List[Any]:
 
 
 def _listed(array: np.ndarray[Any, Any]) -> List[Any]:
-    numbers: List[Any] = np.ravel(array).tolist()
+    numbers: List[Any] = array.reshape(-1).tolist()
     return numbers

@@ -14,6 +14,7 @@ from unified_ipu_onnx.nodes import Mode, Node
 from unified_ipu_onnx.program import UNWANTED, Step, Subgraph
 from unified_ipu_onnx.registry import Function, Operator
 from unified_ipu_onnx.scopes import Scope, Value
+from unified_ipu_onnx.trainable import trained_positions
 
 STARTS = frozenset({"Shape", "Size"})  # arithmetic on shapes begins here
 _SMALL = 4096  # elements of a constant that may be part of it
@@ -43,8 +44,13 @@ class Call:
 
     @property
     def trains(self) -> bool:
-        """Whether an input depends on a weight."""
-        return any(value.trains for value in self.inputs if value is not None)
+        """Whether an input that the operator has a gradient for depends on a weight."""
+        positions = trained_positions(self.domain, self.proto.op_type)
+        return any(
+            value.trains and index in positions
+            for index, value in enumerate(self.inputs)
+            if value is not None
+        )
 
     def describe(self, attributes: Mapping[str, Any], mode: Mode) -> Node:
         """What its operator is told."""
@@ -140,17 +146,35 @@ def is_shape_arithmetic(call: Call) -> bool:
 
 
 def emit_on_host(call: Call, operator: Operator, function: Function, assembly: Assembly) -> None:
-    """Add the step that computes a node with numpy."""
+    """Add the step that computes a node with numpy, unless an equal one is there already.
+
+    Exporters ask for the same shape again and again.
+    """
     form = TENSOR if call.proto.op_type in STARTS else ARRAY
     reads = tuple(
         assembly.read(value, NUMBERS if index in operator.ints else form)
         for index, value in enumerate(call.inputs)
     )
-    writes = define(call, assembly, on_host=True)
-    several = len(call.proto.output) > 1
-    assembly.steps.append(
-        Step(function, reads, writes, call.label, call.proto.op_type, returns_tuple=several)
-    )
+    attributes = tuple(sorted(a.SerializeToString() for a in call.attributes.values()))
+    num_outputs = len(call.proto.output)
+    key = (call.proto.op_type, call.opset, attributes, reads, num_outputs)
+    known = assembly.worked_out(key)
+    if known is None:
+        writes = define(call, assembly, on_host=True)
+        assembly.steps.append(
+            Step(
+                function,
+                reads,
+                writes,
+                call.label,
+                call.proto.op_type,
+                returns_tuple=num_outputs > 1,
+            )
+        )
+        if UNWANTED not in writes:
+            assembly.note(key, [call.scope.values[name] for name in call.proto.output])
+    else:
+        call.scope.values.update(zip(call.proto.output, known))
 
 
 def _is_whole(tensor: Optional[torch.Tensor]) -> bool:

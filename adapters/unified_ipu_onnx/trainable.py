@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Set
+from typing import Any, FrozenSet, Iterable, List, Mapping, Set
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -41,7 +42,7 @@ class Uses:
     """How the tensors held in a graph are read.
 
     Attributes:
-        weights: Initializers that some operator has a gradient for.
+        weights: Initializers that an output has a gradient for.
         states: Initializers that hold running statistics.
         constants: Outputs of ``Constant`` nodes in the place of weights, of more than one element.
     """
@@ -52,7 +53,9 @@ class Uses:
 
 
 def uses_of(model: ModelProto) -> Uses:
-    """Look at every node of a model that leads to an output, functions and inner graphs included.
+    """Follow the gradient from the outputs back, through functions and inner graphs.
+
+    What is only compared, rounded or read as a shape on its way has none, such as a mask.
 
     Args:
         model: Whose main graph's initializers are asked about.
@@ -60,121 +63,88 @@ def uses_of(model: ModelProto) -> Uses:
     Returns:
         Names in the main graph; only tensors of float16, bfloat16, float32 and float64.
     """
-    walk = _Walk(functions_of(model))
-    bound = {t.name: t.name for t in model.graph.initializer if t.data_type in _FLOATS}
-    walk.visit(_needed(model.graph), bound)
-    walk.uses.weights -= walk.uses.states
-    return walk.uses
+    graph = model.graph
+    live: Set[str] = {value.name for value in graph.output}
+    states: Set[str] = set()
+    _follow(graph.node, live, states, functions_of(model))
+    floats = {tensor.name for tensor in graph.initializer if tensor.data_type in _FLOATS}
+    constants = {node.output[0] for node in graph.node if _is_constant(node)}
+    return Uses(live & floats - states, states & floats, live & constants)
 
 
-def is_float(tensor: TensorProto) -> bool:
-    """Whether a tensor has a type that can be trained."""
-    return tensor.data_type in _FLOATS
-
-
-class _Walk:
-    def __init__(self, functions: Mapping[Key, FunctionProto]) -> None:
-        self.uses = Uses()
-        self._functions = functions
-
-    def visit(self, nodes: Iterable[NodeProto], bound: Dict[str, str]) -> None:
-        """Record uses; ``bound`` gives for a local name the one in the main graph."""
-        for node in nodes:
-            constant = _constant(node)
-            if constant is not None:
-                bound[node.output[0]] = _CONSTANT + node.output[0]
-            elif node.op_type == "Identity" and not plain_domain(node.domain):
-                if node.input[0] in bound:  # exporters write one for equal tensors
-                    bound[node.output[0]] = bound[node.input[0]]
-            else:
-                self._read(node, bound)
-
-    def _read(self, node: NodeProto, bound: Dict[str, str]) -> None:
+def _follow(
+    nodes: Iterable[NodeProto],
+    live: Set[str],
+    states: Set[str],
+    functions: Mapping[Key, FunctionProto],
+) -> None:
+    """Add to ``live`` what has a gradient, and to ``states`` what is read as running statistics."""
+    for node in reversed(list(nodes)):
         domain = plain_domain(node.domain)
-        function = self._functions.get((domain, node.op_type, getattr(node, "overload", "")))
-        if function is not None:
-            inner = {
-                formal: bound[actual]
-                for formal, actual in zip(function.input, node.input)
-                if actual in bound
-            }
-            self.visit(function.node, inner)
-            return
-        trained = _trained_positions(domain, node.op_type)
-        states = _STATES.get(node.op_type, frozenset())
-        for index, name in enumerate(node.input):
-            if name not in bound:
-                continue
-            if index in states:
-                self.uses.states.add(bound[name])
-            elif index in trained:
-                self._add(bound[name])
-        for attribute in node.attribute:
-            for graph in _graphs(attribute):
-                self._enter(graph, bound)
-
-    def _enter(self, graph: GraphProto, bound: Mapping[str, str]) -> None:
-        own = {value.name for value in graph.input} | {t.name for t in graph.initializer}
-        inner = {name: held for name, held in bound.items() if name not in own}
-        self.visit(graph.node, inner)
-        for value in graph.output:
-            if value.name in inner and value.name in bound:
-                self._add(inner[value.name])
-
-    def _add(self, name: str) -> None:
-        if name.startswith(_CONSTANT):
-            self.uses.constants.add(name[len(_CONSTANT) :])
+        function = functions.get((domain, node.op_type, getattr(node, "overload", "")))
+        if node.op_type == "Identity" and not domain:  # exporters write one for equal tensors
+            for names in (live, states):
+                names.update(node.input if node.output[0] in names else ())
+        elif not live.intersection(node.output):
+            continue
+        elif function is not None:
+            _follow_call(node, function, live, states, functions)
         else:
-            self.uses.weights.add(name)
+            trained = trained_positions(domain, node.op_type)
+            live.update(name for index, name in enumerate(node.input) if index in trained)
+            running = _STATES.get(node.op_type, frozenset())
+            states.update(name for index, name in enumerate(node.input) if index in running)
+            for graph in (graph for attribute in node.attribute for graph in _graphs(attribute)):
+                _follow_inner(graph, live, states, functions)
 
 
-_CONSTANT = "\0"  # in no name of a file, so these cannot be taken for initializers
+def _follow_call(
+    node: NodeProto,
+    function: FunctionProto,
+    live: Set[str],
+    states: Set[str],
+    functions: Mapping[Key, FunctionProto],
+) -> None:
+    inner = {formal for formal, name in zip(function.output, node.output) if name in live}
+    inner_states: Set[str] = set()
+    _follow(function.node, inner, inner_states, functions)
+    for formal, name in zip(function.input, node.input):
+        live.update([name] if formal in inner else ())
+        states.update([name] if formal in inner_states else ())
 
 
-def _needed(graph: GraphProto) -> List[NodeProto]:
-    """Nodes that an output depends on, in order."""
-    wanted = {value.name for value in graph.output}
-    kept: List[NodeProto] = []
-    for node in reversed(graph.node):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(_names_read(node))
-    return kept[::-1]
+def _follow_inner(
+    graph: GraphProto,
+    live: Set[str],
+    states: Set[str],
+    functions: Mapping[Key, FunctionProto],
+) -> None:
+    inner, inner_states = {value.name for value in graph.output}, set(states)
+    _follow(graph.node, inner, inner_states, functions)
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    own.update(name for node in graph.node for name in node.output)
+    live |= inner - own
+    states |= inner_states - own
 
 
-def _names_read(node: NodeProto) -> Set[str]:
-    names = set(node.input)
-    for attribute in node.attribute:
-        for graph in _graphs(attribute):
-            names |= {value.name for value in graph.output}
-            for inner in graph.node:
-                names |= _names_read(inner)
-    return names - {""}
-
-
-def _graphs(attribute: AttributeProto) -> Iterable[GraphProto]:
+def _graphs(attribute: AttributeProto) -> List[GraphProto]:
     return [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
 
 
-def _constant(node: NodeProto) -> Optional[TensorProto]:
+def _is_constant(node: NodeProto) -> bool:
+    """Whether a node holds floats, more than one."""
     if node.op_type != "Constant" or plain_domain(node.domain):
-        return None
-    for attribute in node.attribute:
-        tensor: TensorProto = attribute.t
-        if attribute.name == "value" and is_float(tensor) and _size(tensor.dims) > 1:
-            return tensor
-    return None
-
-
-def _size(dims: Iterable[int]) -> int:
-    size = 1
-    for dim in dims:
-        size *= dim
-    return size
+        return False
+    return any(
+        (a.name == "value" and a.t.data_type in _FLOATS and math.prod(a.t.dims) > 1)
+        or (a.name == "value_floats" and len(a.floats) > 1)
+        for a in node.attribute
+    )
 
 
 @lru_cache(maxsize=None)
-def _trained_positions(domain: str, name: str) -> FrozenSet[int]:
+def trained_positions(domain: str, name: str) -> FrozenSet[int]:
+    """Inputs of an operator that it has a gradient for."""
     if not domain and name in _OURS:
         return _OURS[name]
     # Old versions of a definition leave the question open: the newest answers for all.

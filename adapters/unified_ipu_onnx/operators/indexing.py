@@ -15,6 +15,9 @@ def gather(node: Node) -> Function:
     """Slices of an axis at the places of any shape; negative ones count from the end."""
     axis = node.integer("axis")
     known = node.constant(1)
+    if known is not None and known.dim() == 0:
+        one = int(known)
+        return lambda x, _: x.select(axis, one)
     may_be_negative = known is None or bool((known < 0).any())
 
     def run(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ from tests.adapters.unified_ipu_onnx.finite_differences import (
     slope,
 )
 from unified_ipu_onnx.module import GraphModule
-from unified_ipu_onnx.trainable import _trained_positions
+from unified_ipu_onnx.trainable import trained_positions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -129,7 +129,7 @@ def checked(case: Case) -> int:
 def _differentiable(case: Case, model: ModelProto) -> List[str]:
     node = model.graph.node[0]
     every = node.op_type in EVERY_FLOAT
-    positions = _trained_positions(node.domain, node.op_type)
+    positions = trained_positions(node.domain, node.op_type)
     fed = {value.name for value in model.graph.input}
     del case
     return [

@@ -131,6 +131,38 @@ def test_a_weight_inside_branches_and_functions_is_found():
     assert uses_of(checked(given)).weights == {"w", "v"}
 
 
+def test_what_is_only_compared_on_its_way_is_no_weight():
+    nodes = [
+        node("Slice", ["mask", "zero", "two"], ["m"]),
+        node("Equal", ["m", "nought"], ["hidden"]),
+        node("Where", ["hidden", "x", "w"], ["y"]),
+    ]
+    given = model(
+        nodes, ["x"], ["y"],
+        held(mask=[1.0, 0.0, 1.0], nought=0.0, w=[5.0], zero=np.array([0]), two=np.array([2])),
+    )  # fmt: skip
+    module = GraphModule.from_model(checked(given))
+    assert trained(module) == ["w"]
+    assert module.state_dict().keys() == {"w"}
+    assert module(X).tolist() == [[5.0, 1.0]]
+
+
+def test_statistics_behind_an_identity_are_state_and_shared():
+    norm = [
+        node("Identity", ["mean"], ["mean2"]),
+        node("BatchNormalization", ["x", "s", "b", "mean", "var"], ["h"], momentum=0.5),
+        node("BatchNormalization", ["h", "s", "b", "mean2", "var2"], ["y"], momentum=0.5),
+    ]
+    one = [1.0, 1.0]
+    given = model(norm, ["x"], ["y"], held(s=one, b=one, mean=[0.0, 0.0], var=one, var2=one))
+    module = GraphModule.from_model(checked(given)).train()
+    assert trained(module) == ["b", "s"]
+    assert set(module.running_statistics) == {"mean", "var", "var2"}
+    module(torch.tensor([[2.0, 4.0], [4.0, 8.0]]))
+    # Moved to [1.5, 3] by the first layer, and then towards the mean of its results, 1.
+    assert torch.allclose(module.get_buffer("mean"), torch.tensor([1.25, 2.0]))
+
+
 def test_weights_that_lead_to_no_output_are_left_alone():
     nodes = [node("MatMul", ["x", "w"], ["y"]), node("MatMul", ["x", "v"], ["z"])]
     assert uses_of(model(nodes, ["x"], ["y"], held(w=W, v=W))).weights == {"w"}

@@ -76,8 +76,12 @@ class TestSkips(testing.AdapterSuite):
     def subject(self):
         return Subject()
 
-    @requires(Capability.MIXED_PRECISION)
+    @requires(Capability.BUFFERS)
     def test_not_declared(self):
+        raise AssertionError
+
+    @requires(Capability.RANDOM_LAYERS, Capability.ONNX_EXPORT)
+    def test_left_out(self):
         raise AssertionError
 
     @requires(Capability.RANDOM_LAYERS)
@@ -96,7 +100,8 @@ def test_skips_come_from_what_is_declared_and_a_forgotten_fixture_is_named(pytes
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs")
     result.assert_outcomes(passed=1, skipped=2, errors=1)
-    result.stdout.fnmatch_lines(["*torch declares mixed_precision as not_written*"])
+    result.stdout.fnmatch_lines(["*mine declares buffers as not_written*"])
+    result.stdout.fnmatch_lines(["*mine declares onnx_export as not_written*"])
     result.stdout.fnmatch_lines(["*override the fixture `subject`*"])
 
 

@@ -1,6 +1,7 @@
 """Ranks with several adapters train one model: L5, and what must be refused.
 
-Torch and numpy ranks are threads of this process; the numpy models keep other names and axes.
+Torch and numpy ranks are threads of this process; the numpy models keep other names and axes. One
+file, since all tests share these models and the way to run them.
 """
 
 from __future__ import annotations

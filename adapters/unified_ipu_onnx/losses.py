@@ -78,7 +78,8 @@ def loss_output(loss: Any, module: GraphModule, proto: ModelProto) -> str:
         if rank:
             raise ConfigError(
                 f"loss=None takes the graph's output for the loss, but {names[0]!r} has {rank} "
-                "axes; pass one of unified_ipu.losses, a loss of torch, or objective="
+                "axes; pass one of unified_ipu.losses, a loss of torch, or objective=; only to "
+                "predict, leave optimizer= out too"
             )
         return names[0]
     if loss not in names:
@@ -111,11 +112,36 @@ def _read(node: NodeProto) -> ClassLoss:
     )
 
 
+def is_a_loss(proto: ModelProto, name: str) -> bool:
+    """Whether the only output looks like a loss: the graph does not say that it has axes."""
+    return _rank(proto, name) == 0
+
+
 def _rank(proto: ModelProto, name: str) -> int:
     for value in proto.graph.output:
         if value.name == name and value.type.tensor_type.HasField("shape"):
             return len(value.type.tensor_type.shape.dim)
     return 0
+
+
+class NoLoss:
+    """The objective of a program that only predicts and measures: nothing counts."""
+
+    counts_rows = True
+
+    def weight_before(self, batch: Batch) -> float:
+        """W is 0: the loss is that of nothing."""
+        del batch
+        return 0.0
+
+    def score(self, model: Any, batch: Batch, weight: Optional[float]) -> Score:
+        """Not asked for, as nothing counts."""
+        del model, batch, weight
+        return Score(None, 1.0, 0.0)
+
+    def reach(self, model: Any, tree: Tree) -> Any:
+        """Not asked for, as nothing is trained."""
+        del model, tree
 
 
 class GraphLoss(ModelObjective):

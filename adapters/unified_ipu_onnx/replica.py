@@ -11,7 +11,7 @@ import torch
 from unified_ipu.adapter import Job, losses
 from unified_ipu.errors import ConfigError
 from unified_ipu_onnx.inference import Inference
-from unified_ipu_onnx.losses import GraphLoss, class_loss, loss_output
+from unified_ipu_onnx.losses import GraphLoss, NoLoss, class_loss, is_a_loss, loss_output
 from unified_ipu_onnx.module import GraphModule
 from unified_ipu_onnx.reading import LoadedModel, read_model
 from unified_ipu_onnx.values import put_values
@@ -64,6 +64,10 @@ class OnnxReplica(TorchReplica):
             if isinstance(loss, losses.OutputLoss) and isinstance(loss.output, str):
                 loss_output(loss.output, self._module, self._source.proto)
             return super()._make_objective(job)
+        names = self._module.output_names
+        has_loss = len(names) == 1 and is_a_loss(self._source.proto, names[0])
+        if loss is None and job.optimizer is None and not has_loss:
+            return NoLoss()
         output = loss_output(loss, self._module, self._source.proto)
         known = class_loss(self._source.proto, output)
         return GraphLoss(output, known, job, self._source.proto)

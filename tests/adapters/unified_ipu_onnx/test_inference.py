@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -240,3 +242,21 @@ def test_a_graph_that_draws_is_evaluated_with_keyed_numbers(caplog, sessions):
     assert first.tobytes() == again.tobytes()
     assert not sessions
     assert "draws random numbers, which only torch can key" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
+def test_a_published_model_predicts_what_onnxruntime_alone_does(name):
+    path = Path(onnx.__file__).parent / "backend/test/data/light" / f"{name}.onnx"
+    images = np.random.default_rng(0).random((2, 3, 224, 224), np.float32)
+    alone = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    data = alone.get_inputs()[0].name
+    expected = np.concatenate([alone.run(None, {data: image[None]})[0] for image in images])
+    plan = ui.Plan().replace({"batch.micro_batch_size": 1})
+    with ui.Session(plan, argv=[]) as session:
+        program = session.compile(path)
+        loader = session.loader((images, np.zeros(2)), train=False)
+        found = program.predict(loader)
+        size = program.evaluate(loader, {"rows": lambda outputs, targets: (len(outputs), 1)})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
+    assert size["rows"] == 1.0
+    assert np.isnan(size["loss"])

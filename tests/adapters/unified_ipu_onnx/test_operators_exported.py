@@ -262,9 +262,8 @@ def test_values_and_gradients_are_those_of_the_exported_model(name: str, opset: 
 
     own = {graph.initializer_names[key]: value for key, value in graph.named_parameters()}
     names = [key for key, _ in model.named_parameters() if key in own]
-    recurrent = any(isinstance(part, nn.RNNBase) for part in model.modules())
-    # Gates are written in another order, under a new name; all other weights keep theirs.
-    assert recurrent or len(names) == len(list(model.parameters()))
+    # None is folded away or renamed, gates included, which the graph itself puts in order.
+    assert len(names) == len(list(model.parameters()))
     cotangent = torch.randn_like(theirs)
     weights = dict(model.named_parameters())
     expected = torch.autograd.grad(

@@ -110,6 +110,7 @@ class Evaluation:
         count = self._random_layers.count
         graph = self._forward.get_concrete_function(feed, given, self._seeds(seed), **asked).graph
         check_graph(graph)
+        self._random_layers.learn(graph)
         if self._random_layers.count != count:
             self._forward = tf.function(self._run, autograph=False)
 
@@ -120,7 +121,7 @@ class Evaluation:
     def _run(
         self, feed: Feed, weight: Any, seeds: Any, *, has_loss: bool, has_outputs: bool
     ) -> _Found:
-        with _unchanged(self._kept):
+        with _unchanged([*self._kept, *self._random_layers.others]):
             self._random_layers.key(seeds)
             try:
                 return self._pass(feed, weight, has_loss=has_loss, has_outputs=has_outputs)

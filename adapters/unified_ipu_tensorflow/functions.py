@@ -152,6 +152,7 @@ class GradientFunction:
                 "all of them in build() or __init__, or run one batch through it before compile"
             )
         check_graph(concrete.graph)
+        self._random_layers.learn(concrete.graph)
         form.call = by_position(concrete)
         return form
 

@@ -48,6 +48,8 @@ class RandomLayers:
 
     def __init__(self, model: Any, *, is_eager: bool = False) -> None:
         self._states = [tf_variable(v) for v in variables_of(model) if _is_state(v)]
+        self.others: List[Any] = []
+        """States of other models that this one's objective calls, as far as graphs showed them."""
         self._stand_in = StandIn(is_used=is_eager) if is_keras3(model) else None
         self._dropouts: List[_KeyedDropout] = []
         if is_keras(model) and not is_keras3(model):
@@ -58,6 +60,17 @@ class RandomLayers:
         """How many seeds ``key`` takes; one more once it is seen that a model needs it."""
         own = 0 if self._stand_in is None else int(self._stand_in.is_used)
         return len(self._states) + len(self._dropouts) + own
+
+    def learn(self, graph: Any) -> None:
+        """Key the states of other models too that a traced function reads, as of a critic.
+
+        Args:
+            graph: Of a concrete function that runs the objective.
+        """
+        known = {id(state) for state in self._states}
+        found = [v for v in graph.variables if _is_state(v) and id(v) not in known]
+        self.others += found
+        self._states += found
 
     def seeds(self, seed: int) -> Any:
         """Two words for each random layer.
@@ -172,7 +185,8 @@ class _KeyedDropout:
 
 
 def _is_state(variable: Any) -> bool:
-    return str(getattr(variable, "name", "")) == _STATE
+    # TensorFlow puts the scope before it, and the number of the output behind it.
+    return str(getattr(variable, "name", "")).rpartition("/")[2].partition(":")[0] == _STATE
 
 
 def _dropouts_of(model: Any) -> List[Any]:

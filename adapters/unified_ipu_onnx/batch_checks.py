@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
-from onnx import ModelProto, TensorProto, numpy_helper
-from torch._subclasses.fake_tensor import FakeTensorMode
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from unified_ipu.adapter import Plan
 from unified_ipu.errors import CapabilityError, ConfigError
@@ -19,6 +18,8 @@ from unified_ipu_onnx.module import GraphModule
 from unified_ipu_onnx.tensors import torch_dtype
 
 _UNKNOWN = 32  # size of an axis of which the graph says nothing
+_SHAPED = frozenset({"ConstantOfShape", "Expand", "Reshape"})
+_JOINING = frozenset({"Concat", "GRU", "LSTM", "RNN"})
 _ADVICE = "export the model with a dynamic batch axis"
 
 
@@ -46,6 +47,13 @@ def check_batch_size(module: GraphModule, proto: ModelProto, plan: Plan) -> None
     if declared:
         _check_tails(f"input {next(iter(declared))!r}", micro, plan)
         return
+    sizes = _sizes_in_nodes(proto)
+    if sizes:
+        _check_nodes(module, proto, sizes, plan)
+
+
+def _check_nodes(module: GraphModule, proto: ModelProto, sizes: Set[int], plan: Plan) -> None:
+    micro = plan.batch.micro_batch_size
     found = _run(module, proto, micro)
     if found is None:
         return
@@ -54,17 +62,10 @@ def check_batch_size(module: GraphModule, proto: ModelProto, plan: Plan) -> None
         if single is not None and not single.fits:
             _check_tails(single.node, micro, plan)
         return
-    fitting = _fitting_rows(module, proto, micro)
-    if fitting is not None:
-        raise ConfigError(_refusal(found.node, fitting, micro))
-
-
-def _fitting_rows(module: GraphModule, proto: ModelProto, micro: int) -> Optional[int]:
-    for rows in sorted({1, *_reshaped_rows(proto)} - {micro}):
+    for rows in sorted(sizes - {micro}):
         other = _run(module, proto, rows)
         if other is not None and other.fits:
-            return rows
-    return None
+            raise ConfigError(_refusal(found.node, rows, micro))
 
 
 def _refusal(what: str, rows: int, micro: int) -> str:
@@ -100,6 +101,8 @@ def _run(module: GraphModule, proto: ModelProto, rows: int) -> Optional[_Outcome
     inputs = _described_inputs(proto, module.input_names, rows)
     if inputs is None:
         return None
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
     was_training = module.training
     module.eval()
     try:
@@ -146,16 +149,31 @@ def _described_inputs(
     return found
 
 
-def _reshaped_rows(proto: ModelProto) -> Set[int]:
-    """First axes of the shapes that the graph reshapes to."""
+def _sizes_in_nodes(proto: ModelProto) -> Set[int]:
+    """Numbers of rows that nodes may insist on, and 1; empty if no node can insist on any.
+
+    Running a graph on shapes loads parts of torch that take seconds, so it is not done for nothing.
+    """
     constants: Dict[str, TensorProto] = {t.name: t for t in proto.graph.initializer}
     for node in proto.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             constants[node.output[0]] = node.attribute[0].t
-    found = set()
+    found: Set[int] = set()
     for node in proto.graph.node:
-        if node.op_type == "Reshape" and len(node.input) > 1 and node.input[1] in constants:
-            shape = numpy_helper.to_array(constants[node.input[1]]).reshape(-1)
-            if shape.size and int(shape[0]) > 0:
-                found.add(int(shape[0]))
-    return found
+        held = [constants.get(name) for name in node.input]
+        if node.op_type in _SHAPED:
+            found |= _leading(node, held)
+        elif node.op_type in _JOINING and any(tensor is not None for tensor in held):
+            found.add(1)  # rows of a constant beside those of the batch
+    return {1, *found} if found else set()
+
+
+def _leading(node: NodeProto, held: Sequence[Optional[TensorProto]]) -> Set[int]:
+    """First axis of the constant shape that a node makes, if it is a size."""
+    shape: List[int] = []
+    for attribute in node.attribute:
+        if attribute.name == "shape":
+            shape = list(attribute.ints)
+    if held and held[-1] is not None:
+        shape = numpy_helper.to_array(held[-1]).reshape(-1).tolist()
+    return {int(shape[0])} if shape and shape[0] > 0 else set()

@@ -10,6 +10,7 @@ from onnx import helper
 import unified_ipu as ui
 from tests.adapters.unified_ipu_onnx import graphs
 from unified_ipu.errors import ConfigError
+from unified_ipu_onnx import batch_checks
 from unified_ipu_onnx.contents import data_files
 
 pytestmark = pytest.mark.timeout(120)
@@ -147,6 +148,28 @@ def test_a_reshape_that_keeps_the_rows_is_no_baked_size():
     for shape in ([-1, 2], [0, 2]):
         with ui.Session(plan(3, 3), argv=[]) as session:
             step_once(reshaping("rows", shape), session)
+
+
+@pytest.mark.case("O-X8")
+def test_a_row_that_is_joined_to_those_of_the_batch_is_found():
+    """A class token that the exporter wrote out for a batch of one."""
+    proto = graphs.model(
+        [helper.make_node("Concat", ["token", "x"], ["y"], axis=1, name="prepend")],
+        [graphs.value("x", ["rows", 4, 2])],
+        [graphs.value("y", None)],
+        {"token": np.zeros((1, 1, 2), np.float32)},
+    )
+    with ui.Session(plan(3, 3), argv=[]) as session:
+        with pytest.raises(ConfigError, match=r"'prepend' \(Concat\) fits .* of 1 row only"):
+            session.compile(proto, loss=summed)
+
+
+def test_a_graph_that_fixes_no_size_is_not_run_at_compile(monkeypatch):
+    runs = []
+    monkeypatch.setattr(batch_checks, "_run", lambda *arguments: runs.append(arguments))
+    with ui.Session(plan(3, 3), argv=[]) as session:
+        session.compile(graphs.linear(np.eye(2)), loss=summed)
+    assert not runs
 
 
 def test_what_is_not_trained_is_said(caplog):

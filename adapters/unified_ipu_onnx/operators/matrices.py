@@ -34,7 +34,14 @@ def eye_like(node: Node) -> Function:
     return run
 
 
+def bit_cast(node: Node) -> Function:
+    """Same bits, read as another type of the same width."""
+    dtype = torch_dtype(node.integer("to"))
+    return lambda x: x.contiguous().view(dtype)
+
+
 OPERATORS = (
+    Operator("BitCast", 26, bit_cast),
     Operator("BitwiseAnd", 18, binary(torch.bitwise_and)),
     Operator("BitwiseOr", 18, binary(torch.bitwise_or)),
     Operator("BitwiseXor", 18, binary(torch.bitwise_xor)),

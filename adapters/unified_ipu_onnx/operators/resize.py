@@ -91,8 +91,11 @@ def resize_by_scales(node: Node) -> Function:
 
 
 def upsample(node: Node) -> Function:
-    """By scales of the attribute; before operator set 9."""
-    function, scales = resize_by_scales(node), node.numbers("scales")
+    """By scales of the attributes; before operator set 9."""
+    scales = node.numbers("scales")
+    if node.has("height_scale"):  # operator set 1, for pictures only
+        scales = [1.0, 1.0, node.number("height_scale"), node.number("width_scale")]
+    function = resize_by_scales(node)
     return lambda x: function(x, scales)
 
 
@@ -188,6 +191,6 @@ def _native(
 OPERATORS = (
     Operator("Resize", 10, resize_by_scales, ints=(1,)),
     Operator("Resize", 11, resize, ints=(1, 2, 3)),
-    Operator("Upsample", 7, upsample),
+    Operator("Upsample", 1, upsample),
     Operator("Upsample", 9, resize_by_scales, ints=(1,)),
 )

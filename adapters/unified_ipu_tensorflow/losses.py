@@ -228,9 +228,10 @@ class KerasLoss:
         """Values of the loss, and the mask over them or None."""
         masks = [_mask_of(outputs)]
         if is_keras3(self._loss):
-            kind = tf.as_dtype(getattr(self._loss, "dtype", None) or outputs.dtype)
-            outputs = map_tree(outputs, lambda leaf: tf.cast(leaf, kind))
-            targets = map_tree(targets, lambda leaf: tf.cast(leaf, kind))
+            kind = getattr(self._loss, "dtype", None)
+            if kind is not None:  # the first releases have no type of their own
+                outputs = map_tree(outputs, lambda leaf: tf.cast(leaf, kind))
+                targets = map_tree(targets, lambda leaf: tf.cast(leaf, kind))
         else:
             targets, outputs = _same_rank(targets, outputs)  # as a compiled loss of Keras 2 does
         values = self._loss.call(targets, outputs)

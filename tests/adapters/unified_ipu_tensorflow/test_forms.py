@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ pytestmark = [
 keras: Any = tf.keras
 layers: Any = keras.layers
 KERAS3 = is_keras3(keras.layers.Dense(1))
-FLOAT64 = {"dtype": "float64"} if KERAS3 else {}
+HAS_TYPE = "dtype" in inspect.signature(keras.losses.MeanSquaredError).parameters
+FLOAT64 = {"dtype": "float64"} if HAS_TYPE else {}
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(8, 3))
 Y = X.sum(1, keepdims=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.timeout(120)
 
 keras = tf.keras
 KERAS3 = is_keras3(keras.layers.Dense(1))
-FLOAT64 = {"dtype": "float64"} if KERAS3 else {}
+HAS_TYPE = "dtype" in inspect.signature(keras.losses.MeanSquaredError).parameters
+FLOAT64 = {"dtype": "float64"} if HAS_TYPE else {}
 RNG = np.random.default_rng(11)
 X, Y = RNG.normal(size=(6, 3)), RNG.normal(size=(6, 2))
 KERNEL = RNG.normal(size=(3, 2))

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Progress as Progress,
         Summary as Summary,
         TensorBoard as TensorBoard,
+        doctor as doctor,
     )
     from unified_ipu.session import Program as Program, Session as Session
     from unified_ipu.world import World as World
@@ -92,6 +93,7 @@ __all__ = [
     "World",
     "available_adapters",
     "data",
+    "doctor",
     "launch",
     "load_adapter",
     "losses",
@@ -123,6 +125,7 @@ _HOMES = {
         "Progress",
         "Summary",
         "TensorBoard",
+        "doctor",
     ),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
 }

@@ -47,6 +47,22 @@ class TorchAdapter:
         torch = _import_torch()
         return ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)
 
+    def facts(self) -> Mapping[str, str]:
+        """What torch was built with, for the doctor."""
+        torch = _import_torch()
+        facts = {"torch": torch.__version__}
+        if torch.version.cuda or torch.version.hip:
+            facts["built for"] = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm"
+        distributed = torch.distributed
+        if distributed.is_available():
+            built = [
+                name
+                for name in ("gloo", "nccl", "mpi", "ucc")
+                if getattr(distributed, f"is_{name}_available", bool)()
+            ]
+            facts["transports"] = " ".join(built) or "none"
+        return facts
+
     def seed(self, seed: int) -> None:
         """Seed torch's generators, if torch is imported already."""
         torch = sys.modules.get("torch")

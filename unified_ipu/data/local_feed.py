@@ -6,6 +6,7 @@ whole on every rank, which keeps its own samples by position.
 
 from __future__ import annotations
 
+import logging
 import platform
 import sys
 from contextlib import contextmanager
@@ -25,7 +26,9 @@ from unified_ipu.data.stream_reader import StreamReader
 from unified_ipu.data.worker import load_function
 from unified_ipu.errors import DataError
 from unified_ipu.events import Counters
-from unified_ipu.world import usable_cores
+from unified_ipu.world import conflicts, installed_packages, usable_cores
+
+_log = logging.getLogger("unified_ipu.data")
 
 
 class LocalFeed:
@@ -61,6 +64,7 @@ class LocalFeed:
         self._copies = Copies(counters)
         self._number = -1
         self._pass: Optional[LocalPass] = None
+        _warn_of_conflicts()
         hosts = communicator.all_gather_value(platform.node())
         sharing = hosts.count(platform.node())
         self._open: Optional[Callable[[int, int, int], LocalPass]] = None
@@ -173,6 +177,15 @@ class LocalFeed:
             where = f" in epoch {self._pass.epoch}, {self._pass.suspects()}"
         kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
         return f"{self._what} failed{where}: {kind}{error}"
+
+
+def _warn_of_conflicts() -> None:
+    """Say what may end this process by a signal, now that a pipeline shares it with a model."""
+    for conflict in conflicts(installed_packages()):
+        if conflict.is_fatal and "torch" in sys.modules:
+            _log.warning(
+                "%s: %s; %s", " + ".join(conflict.packages), conflict.problem, conflict.change
+            )
 
 
 @contextmanager

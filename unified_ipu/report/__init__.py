@@ -8,6 +8,12 @@ from unified_ipu.report.callbacks import (
     JsonLines as JsonLines,
     Progress as Progress,
 )
+from unified_ipu.report.doctor import (
+    Diagnosis as Diagnosis,
+    Finding as Finding,
+    diagnose as diagnose,
+    doctor as doctor,
+)
 from unified_ipu.report.summary import EpochSummary as EpochSummary, Summary as Summary
 from unified_ipu.report.tensorboard import TensorBoard as TensorBoard
 from unified_ipu.report.watching import (
@@ -18,11 +24,15 @@ from unified_ipu.report.watching import (
 __all__ = [
     "BestCheckpoint",
     "Callback",
+    "Diagnosis",
     "EarlyStop",
     "EpochSummary",
+    "Finding",
     "FitContext",
     "JsonLines",
     "Progress",
     "Summary",
     "TensorBoard",
+    "diagnose",
+    "doctor",
 ]

@@ -12,14 +12,24 @@ from unified_ipu.world.environment import (
 )
 from unified_ipu.world.launchers import unread_launcher as unread_launcher
 from unified_ipu.world.mesh import Mesh as Mesh
+from unified_ipu.world.packages import (
+    Conflict as Conflict,
+    Packages as Packages,
+    conflicts as conflicts,
+    installed_packages as installed_packages,
+)
 from unified_ipu.world.place import Place as Place
 
 __all__ = [
+    "Conflict",
     "Handover",
     "Mesh",
+    "Packages",
     "Place",
     "World",
+    "conflicts",
     "current_environment",
+    "installed_packages",
     "read_world",
     "unread_launcher",
     "usable_cores",

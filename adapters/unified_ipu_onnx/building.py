@@ -120,7 +120,7 @@ def build(proto: ModelProto, base_dir: Optional[Path], trainable: Trainable) -> 
         steps=tuple(steps),
         template=tuple(assembly.presets.get(place) for place in range(assembly.num_places)),
         places={name: v.place for name, v in scope.values.items() if v.place in present},
-        frozen=(*sorted(uses.weights - chosen), *sorted(uses.constants)),
+        frozen=(*sorted(uses.weights - chosen), *sorted(uses.settings)),
         coupling=tuple(compiler.coupling),
         drawing=tuple(compiler.drawing),
         fallbacks=tuple(compiler.fallbacks),

@@ -14,7 +14,7 @@ from unified_ipu_onnx.nodes import Mode, Node
 from unified_ipu_onnx.program import UNWANTED, Step, Subgraph
 from unified_ipu_onnx.registry import Function, Operator
 from unified_ipu_onnx.scopes import Scope, Value
-from unified_ipu_onnx.trainable import trained_positions
+from unified_ipu_onnx.trainable import gradient_positions
 
 STARTS = frozenset({"Shape", "Size"})  # arithmetic on shapes begins here
 _SMALL = 4096  # elements of a constant that may be part of it
@@ -44,8 +44,8 @@ class Call:
 
     @property
     def trains(self) -> bool:
-        """Whether an input that the operator has a gradient for depends on a weight."""
-        positions = trained_positions(self.domain, self.proto.op_type)
+        """Whether an input that passes a gradient depends on a weight."""
+        positions = gradient_positions(self.domain, self.proto.op_type)
         return any(
             value.trains and index in positions
             for index, value in enumerate(self.inputs)

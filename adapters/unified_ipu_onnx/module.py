@@ -30,8 +30,8 @@ class GraphModule(torch.nn.Module):
         input_names: Inputs to feed, in order.
         output_names: Outputs, in order.
         initializer_names: ONNX name of each parameter and each buffer that is saved.
-        frozen: Tensors in the place of weights that are not trained: outputs of ``Constant``
-            nodes, and initializers that ``trainable`` left out.
+        frozen: Tensors that could be trained and are not: outputs of ``Constant`` nodes,
+            initializers that ``trainable`` left out, and those where an operator reads a setting.
         running_statistics: Names of the buffers that training moves by averages.
         coupling: Nodes whose result for a row depends on the other rows, when training.
         drawing: Nodes that draw random numbers, when training.

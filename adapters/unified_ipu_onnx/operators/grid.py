@@ -160,7 +160,17 @@ def _pooled(parts: List[torch.Tensor], mode: str) -> torch.Tensor:
     return sum(parts[1:], parts[0]).mean((2, 4)).permute(0, 3, 1, 2)
 
 
+def affine_grid(node: Node) -> Function:
+    """Places that an affine map of the output's elements gives, for a size ``[N, C, ...]``.
+
+    The standard's own body loses the first axis of a batch of one.
+    """
+    corners = bool(node.integer("align_corners"))
+    return lambda theta, size: functional.affine_grid(theta, size, align_corners=corners)
+
+
 OPERATORS = (
+    Operator("AffineGrid", 20, affine_grid, ints=(1,)),
     Operator("DeformConv", 19, deform_conv),
     Operator("GridSample", 16, grid_sample),
     Operator("RoiAlign", 10, roi_align),

@@ -147,6 +147,36 @@ def test_what_is_only_compared_on_its_way_is_no_weight():
     assert module(X).tolist() == [[5.0, 1.0]]
 
 
+def test_a_gradient_passes_on_where_the_standard_has_no_weights():
+    # A spatial transformer: what says where to sample was computed, and is learned.
+    nodes = [
+        node("Gemm", ["x", "w"], ["t"]),
+        node("Reshape", ["t", "two_by_three"], ["theta"]),
+        node("AffineGrid", ["theta", "size"], ["grid"]),
+        node("GridSample", ["image", "grid"], ["y"]),
+    ]
+    given = model(
+        nodes, [info("x", [1, 2]), info("image", [1, 1, 4, 4])], [info("y", None)],
+        held(
+            w=np.full((2, 6), 0.1, np.float32), two_by_three=np.array([1, 2, 3]),
+            size=np.array([1, 1, 4, 4]),
+        ), opset=20, ir_version=9,
+    )  # fmt: skip
+    module = GraphModule.from_model(given)
+    assert trained(module) == ["w"]
+    module(torch.tensor([[1.0, 2.0]]), torch.arange(16.0).reshape(1, 1, 4, 4)).sum().backward()
+    assert np.any(gradients(module)["w"])
+
+
+def test_a_tensor_that_lies_where_an_operator_reads_a_setting_is_reported_as_frozen():
+    nodes = [node("GridSample", ["x", "grid"], ["y"])]
+    grid = np.zeros((1, 1, 1, 2), np.float32)
+    given = model(nodes, [info("x", [1, 1, 4, 4])], [info("y", None)], held(grid=grid), opset=20)
+    module = GraphModule.from_model(given)
+    assert trained(module) == []
+    assert module.frozen == ("grid",)
+
+
 def test_statistics_behind_an_identity_are_state_and_shared():
     norm = [
         node("Identity", ["mean"], ["mean2"]),

@@ -459,36 +459,43 @@ def test_checkpoints_of_a_mixed_world_are_refused_before_training(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+class NumpyBranch:
+    """x * z; x and y are not used."""
+
+    def __init__(self) -> None:
+        self.parameters = {"z": np.array([1.0]), "y": np.array([1.0]), "x": np.array([1.0])}
+
+    def forward(self, x: Any, rng: Any = None) -> Any:
+        del rng
+        return x * self.parameters["z"], lambda d: {"z": (d * x).sum(axis=0)}
+
+
+class TorchBranch(nn.Module):
+    """x * b in training; a and c are not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("a", "b", "c"):
+            self.register_parameter(name, nn.Parameter(torch.ones(1, dtype=torch.float64)))
+
+    def forward(self, x: Any) -> Any:
+        return x * (self.b if self.training else self.a)
+
+
 def test_l1_10_what_no_rank_uses_stays_and_what_one_uses_moves_on_all():
-    class Numpy:
-        parameters: Dict[str, Any]
-
-        def __init__(self) -> None:
-            self.parameters = {"z": np.array([1.0]), "y": np.array([1.0]), "x": np.array([1.0])}
-
-        def forward(self, x: Any, rng: Any = None) -> Any:
-            del rng
-            return x * self.parameters["z"], lambda d: {"z": (d * x).sum(axis=0)}
-
-    class Torch(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            for name in ("a", "b", "c"):
-                self.register_parameter(name, nn.Parameter(torch.ones(1, dtype=torch.float64)))
-
-        def forward(self, x: Any) -> Any:
-            return x * (self.a if not self.training else self.b)
-
     def body(session: ui.Session, kind: str) -> Any:
         optimizer = ui.optim.SGD(lr=0.1, weight_decay=0.5)
         is_torch = kind == "torch"
         program = session.compile(
-            Torch() if is_torch else Numpy(),
+            TorchBranch() if is_torch else NumpyBranch(),
             loss=nn.MSELoss() if is_torch else MeanSquaredError(),
             optimizer=optimizer,
             names=None if is_torch else {"x": "b", "y": "c", "z": "a"},
         )
-        record = program.step((np.array([[2.0]]), np.array([[0.0]])))
+        batch: Any = (np.array([[2.0]]), np.array([[0.0]]))
+        if is_torch:  # each rank may pass what its own framework has
+            batch = tuple(torch.from_numpy(array) for array in batch)
+        record = program.step(batch)
         return {name: float(value[0]) for name, value in program.weights().items()}, record
 
     for weights, record in in_worlds(["torch", "numpy"], body):

@@ -127,13 +127,13 @@ def _pairs(machine: Machine, plan: Plan) -> List[Finding]:
         status = "problem" if is_problem else "note"
         subject = " + ".join(conflict.packages)
         found.append(Finding(subject, status, conflict.problem, conflict.change))
-    if machine.start_method == "fork":
+    if machine.start_method != "spawn":
         found.append(
             Finding(
                 "multiprocessing",
                 "note",
-                'its start method is "fork": children of a process in which torch or TensorFlow '
-                "has computed may hang. Our own processes are spawned",
+                f"its start method is {machine.start_method}: children of a process in which torch "
+                "or TensorFlow has computed may hang. Our own processes are spawned",
                 'multiprocessing.set_start_method("spawn") for processes of your own',
             )
         )

@@ -129,6 +129,24 @@ def test_resume_auto_starts_anew_where_there_is_nothing_and_true_does_not(tmp_pa
     assert "there is no checkpoint at" in refused(wanted, ui.CheckpointError)
 
 
+def test_l4_7_which_checkpoint_is_loaded_is_the_choice_of_the_first_rank(tmp_path):
+    def first(session: ui.Session) -> Any:
+        program = compiled(session)
+        program.fit(session.loader((X, Y)), epochs=3, checkpoint=tmp_path, max_updates=4)
+        return program.weights()
+
+    def second(session: ui.Session) -> Any:
+        program = compiled(session)
+        # "The latest" of a rank whose disk holds nothing.
+        folder = tmp_path if session.is_first else tmp_path / "elsewhere"
+        session.restore(folder, model=program)
+        return program.weights()
+
+    expected = run(2, first)[0]
+    for weights in run(2, second):
+        assert equal(weights, expected)
+
+
 def test_a_fit_without_resume_does_not_touch_the_checkpoints_of_an_earlier_run(tmp_path):
     def again(session: ui.Session) -> Any:
         unbroken(session, epochs=1, checkpoint=tmp_path)

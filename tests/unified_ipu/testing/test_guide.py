@@ -22,6 +22,49 @@ SUITES = [
 ]
 RUNS = sorted((ROOT / "tests").rglob("test_conformance.py"))
 
+# Tests of the core that hold the clauses which no adapter can break.
+CORE_TESTS = {
+    "L2.5": [("world/test_mesh.py", "test_a_place_counts_replicas_along_the_data_axis")],
+    "L2.7": [
+        ("plan/test_replicas.py", "test_our_launcher_takes_the_cores_up_to_one_micro_batch_each"),
+        ("plan/test_replicas.py", "test_more_replicas_than_micro_batches_run_with_a_warning"),
+    ],
+    "L2.13": [
+        ("data/test_certificate.py", "test_an_epoch_that_claims_other_ids_does_not_add_up"),
+        (
+            "data/test_certificate.py",
+            "test_the_first_thousand_deviations_are_kept_and_all_are_counted",
+        ),
+    ],
+    "L3.3": [
+        (
+            "data/test_process_feed.py",
+            "test_l3_augmentation_seeds_are_functions_of_seed_epoch_and_sample_only",
+        )
+    ],
+    "L4.1": [
+        ("comms/test_agreement.py", "test_l4_different_collectives_are_an_error_on_both_ranks"),
+        ("comms/test_agreement.py", "test_a_signature_depends_on_text_name_and_problem"),
+    ],
+    "L4.3": [
+        ("comms/test_connect.py", "test_l4_a_late_process_ends_the_job_on_all_ranks"),
+        ("comms/test_agreement.py", "test_l4_a_rank_that_has_left_is_named"),
+    ],
+    "L4.5": [
+        ("comms/test_agreement.py", "test_l4_a_late_rank_ends_the_job_on_all_ranks"),
+        (
+            "comms/test_agreement.py",
+            "test_l4_an_announced_phase_does_not_time_out_and_is_reported",
+        ),
+    ],
+    "L4.7": [
+        (
+            "session/test_resume.py",
+            "test_l4_7_which_checkpoint_is_loaded_is_the_choice_of_the_first_rank",
+        )
+    ],
+}
+
 
 def kit_tests(suite):
     """Tests of a suite: name to the clauses it is marked with, and the capabilities it needs."""
@@ -80,6 +123,28 @@ def test_the_clauses_are_those_of_the_laws():
 def test_every_clause_is_held_by_the_kit_or_by_the_core_alone():
     without = {clause for clause, suites in held_by().items() if not suites}
     assert without == set(CORE)
+
+
+def test_clauses_of_the_core_alone_are_held_by_its_own_tests():
+    assert set(CORE_TESTS) == set(CORE)
+    for tests in CORE_TESTS.values():
+        for file, name in tests:
+            text = (ROOT / "tests" / "unified_ipu" / file).read_text(encoding="utf-8")
+            assert f"def {name}(" in text, f"{file}::{name}"
+
+
+def test_every_adapter_of_ours_has_a_subject():
+    entries = metadata_of("unified_ipu.conformance")
+    assert set(entries) == set(metadata_of("unified_ipu.adapters"))
+    for name, target in entries.items():
+        assert target.startswith(f"unified_ipu_{name}.conformance:"), target
+
+
+def metadata_of(group):
+    """Entry points of a group as they stand in pyproject.toml: name to target."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = text.partition(f'[project.entry-points."{group}"]')[2].partition("[")[0]
+    return dict(re.findall(r'^(\w+) = "(.+)"$', section, re.MULTILINE))
 
 
 def test_the_guide_says_what_holds_each_clause():

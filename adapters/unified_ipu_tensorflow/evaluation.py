@@ -24,7 +24,12 @@ from unified_ipu.adapter import HostMetric, Metric, Tree
 from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.batches import Batch, Feed, select_rows, split, to_numpy
 from unified_ipu_tensorflow.functions import runs_eagerly, structure_of
-from unified_ipu_tensorflow.keras_generation import is_keras, tf_variable, variables_of
+from unified_ipu_tensorflow.keras_generation import (
+    is_keras,
+    tf_variable,
+    trainable_of,
+    variables_of,
+)
 from unified_ipu_tensorflow.objectives import Objective
 from unified_ipu_tensorflow.random_numbers import RandomLayers, check_graph
 
@@ -53,7 +58,7 @@ class Evaluation:
         self._objective = objective
         self._random_layers = random_layers
         # Weights that are trained do not move in forward, all else might.
-        trained = {id(tf_variable(v)) for v in getattr(model, "trainable_variables", ())}
+        trained = {id(tf_variable(v)) for v in trainable_of(model)}
         others = [tf_variable(v) for v in variables_of(model)]
         self._kept = [v for v in others if id(v) not in trained]
         self._forward = tf.function(self._run, autograph=False)

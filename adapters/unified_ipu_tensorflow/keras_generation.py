@@ -7,9 +7,11 @@ generation is looked up object by object, since ``tf_keras`` may be imported bes
 from __future__ import annotations
 
 import sys
-from typing import Any, List, Optional, Sequence
+from typing import Any, Iterable, List, Optional, Sequence
 
 import tensorflow as tf
+
+from unified_ipu_tensorflow.members import members
 
 _PACKAGES = ("keras", "tf_keras")
 
@@ -43,7 +45,15 @@ def variables_of(model: Any) -> List[Any]:
     Returns:
         Keras 3 variables or those of TensorFlow, in the framework's order.
     """
-    found = [*_listed(model, "variables"), *_listed(model, "trainable_variables")]
+    return _once([*_listed(model, "variables"), *_listed(model, "trainable_variables")])
+
+
+def trainable_of(model: Any) -> List[Any]:
+    """Those of the variables that a gradient may change."""
+    return _once(_listed(model, "trainable_variables"))
+
+
+def _once(found: Iterable[Any]) -> List[Any]:
     seen = set()
     once = []
     for variable in found:
@@ -69,11 +79,15 @@ def path_of(variable: Any) -> str:
 
 def _listed(model: Any, name: str) -> Sequence[Any]:
     try:
-        return tuple(getattr(model, name, ()))
+        found = tuple(getattr(model, name, ()))
     except ValueError:
         if is_keras(model) and not model.built:
             return ()  # Keras 2 lists nothing of a Sequential without an input shape
         raise
+    if isinstance(model, tf.Module) and not is_keras(model):
+        layers = [member for _, member in members(model) if is_keras3(member)]
+        found += tuple(variable for layer in layers for variable in getattr(layer, name))
+    return found
 
 
 def _package(thing: Any) -> Optional[str]:

@@ -8,7 +8,7 @@ are numbered from the beginning within each layer, names that the user gave stay
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Set, Tuple
 
 import tensorflow as tf
 
@@ -17,8 +17,10 @@ from unified_ipu_tensorflow.keras_generation import (
     is_keras3,
     path_of,
     tf_variable,
+    trainable_of,
     variables_of,
 )
+from unified_ipu_tensorflow.members import members
 
 _NUMBER = re.compile(r"_\d+$")
 _WRAPPED = ("forward_", "backward_")  # what Bidirectional puts before its layers' names
@@ -54,9 +56,9 @@ def named_variables(model: Any) -> List[Named]:
     if is_keras(model):
         found += _of_layer(model, "", set())
     elif isinstance(model, tf.Module):
-        found += _of_attributes(model, "", {id(model)})
+        found += _of_module(model)
     known = {id(tf_variable(entry.variable)) for entry in found}
-    trained = {id(tf_variable(v)) for v in getattr(model, "trainable_variables", ())}
+    trained = {id(tf_variable(v)) for v in trainable_of(model)}
     taken: Dict[str, int] = {entry.name: 1 for entry in found}
     own = f"{getattr(model, 'name', '')}/"
     for variable in variables_of(model):  # those that lie where nobody looks for layers
@@ -79,6 +81,11 @@ def all_layers(model: Any) -> Iterator[Tuple[str, Any]]:
     """Each layer inside a model with its name, in order; one that is used twice comes twice."""
     if is_keras(model):
         yield from _layers_below(model, "", {id(model)})
+    elif isinstance(model, tf.Module):
+        for name, layer in members(model):
+            if is_keras(layer):
+                yield name, layer
+                yield from _layers_below(layer, f"{name}/", {id(layer)})
 
 
 def _layers_below(layer: Any, prefix: str, open_layers: Set[int]) -> Iterator[Tuple[str, Any]]:
@@ -157,21 +164,9 @@ def _unique(name: str, taken: Dict[str, int]) -> str:
     return found
 
 
-def _of_attributes(module: Any, prefix: str, seen: Set[int]) -> Iterator[Named]:
-    for attribute, value in sorted(vars(module).items()):
-        if not attribute.startswith("_self_") and attribute != "_name":
-            yield from _of_value(value, prefix + attribute.lstrip("_"), seen)
-
-
-def _of_value(value: Any, name: str, seen: Set[int]) -> Iterator[Named]:
-    if isinstance(value, tf.Variable):
-        yield Named(name, value, "parameter" if value.trainable else "buffer", "first")
-    elif is_keras(value) and hasattr(value, "_flatten_layers"):
-        yield from _of_layer(value, f"{name}/", set())
-    elif isinstance(value, tf.Module):
-        if id(value) not in seen:
-            yield from _of_attributes(value, f"{name}/", {*seen, id(value)})
-    elif isinstance(value, (dict, list, tuple)):
-        children: Iterable[Any] = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, child in children:
-            yield from _of_value(child, f"{name}/{key}", seen)
+def _of_module(module: Any) -> Iterator[Named]:
+    for name, member in members(module):
+        if isinstance(member, tf.Variable):
+            yield Named(name, member, "parameter" if member.trainable else "buffer", "first")
+        else:
+            yield from _of_layer(member, f"{name}/", set())

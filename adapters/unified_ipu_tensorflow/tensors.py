@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from unified_ipu.adapter import TensorSpec
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.keras_generation import tf_variable
+from unified_ipu_tensorflow.keras_generation import tf_variable, trainable_of
 from unified_ipu_tensorflow.names import Named
 from unified_ipu_tensorflow.optimizers import Optimizer, nearest
 
@@ -113,7 +113,7 @@ class Catalog:
 
 def trainable_variables(named: Sequence[Named], model: Any) -> Dict[str, Any]:
     """The model's own variables that a gradient may change, by their first name, each once."""
-    allowed = {id(tf_variable(v)) for v in getattr(model, "trainable_variables", ())}
+    allowed = {id(tf_variable(v)) for v in trainable_of(model)}
     found: Dict[str, Any] = {}
     for entry in named:
         key = id(tf_variable(entry.variable))

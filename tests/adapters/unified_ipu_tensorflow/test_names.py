@@ -160,6 +160,10 @@ def test_layers_are_listed_with_the_names_that_variables_have():
     inner = [name for name, _ in all_layers(convnet())]
     assert "sequential/mine" in inner
     assert "batch_normalization" in inner
+    assert [n for n, _ in all_layers(Module()) if "input" not in n] == [
+        "parts/a/0",
+        "parts/a/0/dense",
+    ]
 
 
 class Child(layers.Layer):  # type: ignore[misc]  # of no known type

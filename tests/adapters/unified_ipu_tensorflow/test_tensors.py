@@ -118,3 +118,28 @@ def test_frozen_layers_and_unnamed_parameters_are_not_trained():
     only = replica(trainable="in/bias")
     assert [s.name for s in only.tensors() if s.trainable] == ["in/bias"]
     assert not any(s.trainable for s in replica(optimizer=None).tensors())
+
+
+class Wraps(tf.Module):  # type: ignore[misc]  # of no known type
+    """Holds a Keras layer, into which TensorFlow does not look if it is one of Keras 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = [layers.Dense(3, name="dense")]
+        self.inner[0].build((None, 2))
+        self.scale = tf.Variable([1.0])
+
+    def __call__(self, x: Any) -> Any:
+        return self.inner[0](x) * self.scale
+
+
+def test_keras_layers_inside_a_module_are_trained_too():
+    native = Wraps()
+    before = [np.array(w) for w in native.inner[0].get_weights()]
+    driver = trained(replica(model=native))
+    assert [s.name for s in driver.tensors() if s.trainable] == [
+        "inner/0/kernel",
+        "inner/0/bias",
+        "scale",
+    ]
+    assert not any(np.array_equal(a, b) for a, b in zip(native.inner[0].get_weights(), before))

@@ -19,7 +19,14 @@ from unified_ipu_onnx.emission import (
     fold,
     is_shape_arithmetic,
 )
-from unified_ipu_onnx.functions import Body, Key, local_body, schema_body, with_attributes
+from unified_ipu_onnx.functions import (
+    Body,
+    Key,
+    depends_on_types,
+    local_body,
+    schema_body,
+    with_attributes,
+)
 from unified_ipu_onnx.nodes import Mode, Node
 from unified_ipu_onnx.operators.shapes_on_host import ON_HOST, stays
 from unified_ipu_onnx.program import Subgraph, seal, without_unused
@@ -234,7 +241,9 @@ class Compiler:
             plain = with_attributes(call.proto, call.attributes)
             function = self._fallback(plain, call.describe({}, self._mode))
         if function is None:
-            self.unsupported.append(_unsupported(call))
+            reason = "its body depends on types that are not known here"
+            is_typed = depends_on_types(call.proto, call.opset)
+            self.unsupported.append(_unsupported(call, reason if is_typed else ""))
             define(call, self.assembly)
             return
         self.fallbacks.append(_unsupported(call))

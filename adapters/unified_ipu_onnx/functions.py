@@ -129,6 +129,12 @@ def _version(versions: Sequence[int], opset: int) -> int:
     return max(fitting) if fitting else min(versions)
 
 
+def depends_on_types(node: NodeProto, opset: int) -> bool:
+    """Whether the standard has a body for the operator that the types of its inputs decide."""
+    schema = schema_of(node, opset)
+    return schema is not None and bool(schema.has_context_dependent_function)
+
+
 def with_attributes(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
     """Copy of a node that holds its attributes itself."""
     plain = NodeProto()

@@ -7,7 +7,8 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper
 
-from unified_ipu_onnx.functions import Body
+from unified_ipu_onnx.attributes import resolved
+from unified_ipu_onnx.functions import Body, with_attributes
 
 
 class Types:
@@ -71,7 +72,10 @@ class Types:
 
 
 def _inferred(model: ModelProto) -> GraphProto:
-    return onnx.shape_inference.infer_shapes(model).graph
+    try:
+        return onnx.shape_inference.infer_shapes(model).graph
+    except onnx.shape_inference.InferenceError:
+        return GraphProto()  # nothing is known; what needs types is then refused by name
 
 
 def _skeleton(model: ModelProto) -> ModelProto:
@@ -113,24 +117,13 @@ def _model_of(body: Body, kinds: Sequence[TypeProto]) -> ModelProto:
         model.opset_import.append(helper.make_opsetid(domain, version))
     model.graph.name = "body"
     for node in body.proto.node:
-        model.graph.node.append(_bound(node, body))
+        model.graph.node.append(with_attributes(node, resolved(node, body.bindings)))
     for name, kind in zip(body.proto.input, kinds):
         if kind.WhichOneof("value"):
             model.graph.input.append(helper.make_value_info(name, kind))
     for name in body.proto.output:
         model.graph.output.append(onnx.ValueInfoProto(name=name))
     return model
-
-
-def _bound(node: NodeProto, body: Body) -> NodeProto:
-    from unified_ipu_onnx.attributes import resolved
-
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    attributes = list(resolved(node, body.bindings).values())
-    del copy.attribute[:]
-    copy.attribute.extend(attributes)
-    return copy
 
 
 def _collect(graph: GraphProto) -> Dict[str, TypeProto]:

@@ -17,8 +17,8 @@ def if_(node: Node) -> Function:
     then_branch: Subgraph = node.attributes["then_branch"]
     else_branch: Subgraph = node.attributes["else_branch"]
 
-    def run(environment: Environment, condition: torch.Tensor) -> Any:
-        branch = then_branch if bool(condition) else else_branch
+    def run(environment: Environment, condition: List[bool]) -> Any:
+        branch = then_branch if condition[0] else else_branch
         return _given(node, branch.run(environment))
 
     return run
@@ -33,13 +33,13 @@ def loop(node: Node) -> Function:
     def run(
         environment: Environment,
         limit: Optional[List[int]] = None,
-        condition: Optional[torch.Tensor] = None,
+        condition: Optional[List[bool]] = None,
         *carried: Any,
     ) -> Any:
         count = limit[0] if limit else None
         values = list(carried)
         stacks: List[List[torch.Tensor]] = [[] for _ in body.outputs[1 + num_carried :]]
-        step, goes_on = 0, condition is None or bool(condition)
+        step, goes_on = 0, condition is None or condition[0]
         flag = torch.tensor(goes_on, device=mode.device)
         while goes_on and (count is None or step < count):
             number = torch.tensor(step, device=mode.device)
@@ -112,8 +112,8 @@ def _given(node: Node, results: List[Any]) -> Any:
 
 
 OPERATORS = (
-    Operator("If", 1, if_),
-    Operator("Loop", 1, loop, ints=(0,)),
+    Operator("If", 1, if_, ints=(0,)),
+    Operator("Loop", 1, loop, ints=(0, 1)),
     Operator("Scan", 8, scan_of_batches),
     Operator("Scan", 9, scan),
 )

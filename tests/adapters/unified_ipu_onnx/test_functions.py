@@ -16,7 +16,7 @@ from tests.adapters.unified_ipu_onnx.written_graphs import (
     model,
     node,
 )
-from unified_ipu.errors import ConfigError
+from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu_onnx.module import GraphModule
 
 X = torch.tensor([[1.0, -2.0]])
@@ -187,3 +187,16 @@ def test_such_a_body_is_opened_inside_functions_and_branches_too():
     assert np.allclose(found, attention(arrays[0], arrays[1], arrays[2]), atol=1e-6)
     plain = module(q, k, v, torch.tensor(False)).numpy()
     assert np.allclose(plain, np.broadcast_to(arrays[2].mean(2, keepdims=True), shape), atol=1e-6)
+
+
+def test_a_body_whose_types_cannot_be_known_is_refused_with_the_reason():
+    shape = [1, 2, 3, 4]
+    gone = node("Gone", ["a"], ["q"], domain="mine")
+    given = model(
+        [gone, node("Mul", ["b", "w"], ["k"]), attention_node()],
+        [info(name, shape) for name in "abv"], [info("y", shape)], held(w=[2.0]),
+        domains=["mine"], opset=23, ir_version=10,
+    )  # fmt: skip
+    both = r"Gone.*Attention \(node 'y'.*\): its body depends on types"
+    with pytest.raises(CapabilityError, match=both):
+        GraphModule.from_model(given)

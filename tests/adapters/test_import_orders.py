@@ -76,11 +76,11 @@ def test_without_tensorflow_and_onnx_torch_trains():
         "    sgd = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "    program = session.compile(model, loss=torch.nn.MSELoss(), optimizer=sgd)\n"
         "    print(program.step((torch.ones(4, 2), torch.ones(4, 1))).updates)\n"
-        "try:\n"
-        "    ui.load_adapter('onnx')\n"
-        "except ui.AdapterNotFoundError as error:\n"
-        "    print(error)\n"
+        "    try:\n"
+        "        session.compile('model.onnx', loss=ui.losses.mean_squared_error())\n"
+        "    except ui.AdapterLoadError as error:\n"
+        "        print(error)\n"
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1\n")
-    assert "Install the package that brings it" in done.stdout
+    assert "pip install 'unified-ipu[onnx]'" in done.stdout

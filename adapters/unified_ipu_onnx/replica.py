@@ -10,8 +10,9 @@ import torch
 
 from unified_ipu.adapter import Job, losses
 from unified_ipu.errors import ConfigError
+from unified_ipu_onnx.class_losses import class_loss
 from unified_ipu_onnx.inference import Inference
-from unified_ipu_onnx.losses import GraphLoss, NoLoss, class_loss, is_a_loss, loss_output
+from unified_ipu_onnx.losses import GraphLoss, NoLoss, is_a_loss, loss_output
 from unified_ipu_onnx.module import GraphModule
 from unified_ipu_onnx.reading import LoadedModel, read_model
 from unified_ipu_onnx.values import put_values

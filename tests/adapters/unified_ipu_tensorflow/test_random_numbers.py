@@ -10,6 +10,7 @@ from unified_ipu.adapter import Job, MicroBatch
 from unified_ipu.errors import CapabilityError
 from unified_ipu_tensorflow.batches import read_batch
 from unified_ipu_tensorflow.functions import GradientFunction
+from unified_ipu_tensorflow.global_generator import StandIn
 from unified_ipu_tensorflow.keras_generation import is_keras3
 from unified_ipu_tensorflow.objectives import build_objective
 from unified_ipu_tensorflow.random_numbers import RandomLayers, check_graph
@@ -165,6 +166,23 @@ def global_state():
     from keras.src.backend.common import global_state
 
     return global_state.get_global_attribute("global_seed_generator")
+
+
+@needs_keras3
+def test_draws_of_a_pass_differ_and_come_again_with_its_seed():
+    stand_in = StandIn(is_used=False)
+    seed = tf.constant([3, 4], tf.int64)
+
+    def draws():
+        stand_in.install(seed)
+        found = [tuple(stand_in.next().numpy().tolist()) for _ in range(3)]
+        stand_in.remove()
+        return found
+
+    first = draws()
+    assert len(set(first)) == 3
+    assert draws() == first
+    assert stand_in.is_used
 
 
 @needs_keras3

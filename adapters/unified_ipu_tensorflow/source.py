@@ -18,6 +18,7 @@ from unified_ipu.data import Sample
 from unified_ipu.data.layout import form_of, tree_of
 from unified_ipu.data.leaves import map_leaves
 from unified_ipu.errors import DataError
+from unified_ipu_tensorflow.dataset_options import in_order
 from unified_ipu_tensorflow.leaves import dense, memory_of
 from unified_ipu_tensorflow.live import adopt, seeds_of
 from unified_ipu_tensorflow.runtime import share_process, take_process
@@ -118,9 +119,7 @@ class TensorflowSource:
                 dataset = self._mapped(self._ids_dataset.batch(rows))
             else:
                 dataset = self._rows.batch(rows)
-            options = tf.data.Options()
-            options.deterministic = True  # the outermost options win over the user's
-            options.threading.private_threadpool_size = self._cores
+            options = in_order(threads=self._cores)
             options.threading.max_intra_op_parallelism = 1
             self._datasets[rows] = dataset.prefetch(_PREFETCH).with_options(options)
         return self._datasets[rows]

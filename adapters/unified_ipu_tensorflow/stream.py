@@ -10,6 +10,7 @@ import tensorflow as tf
 from unified_ipu.data.leaves import map_leaves
 from unified_ipu.errors import DataError
 from unified_ipu.world import usable_cores
+from unified_ipu_tensorflow.dataset_options import in_order
 from unified_ipu_tensorflow.leaves import dense, memory_of
 
 Tree = Any
@@ -49,9 +50,7 @@ def batches(dataset: Any, *, start: int, rows: int, is_strict: bool) -> Iterator
             "out, micro-batches are made here (or add .unbatch())"
         )
     map_leaves(dataset.element_spec, _checked_spec)
-    options = tf.data.Options()
-    options.deterministic = True  # the outermost options win over the user's
-    options.threading.private_threadpool_size = usable_cores()
+    options = in_order(threads=usable_cores())
     rest = dataset.skip(start) if start else dataset
     try:
         for tree in rest.batch(rows).prefetch(_PREFETCH).with_options(options):

@@ -7,7 +7,8 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from unified_ipu.errors import ConfigError
+from unified_ipu.errors import CapabilityError, ConfigError
+from unified_ipu_onnx.errors import NAME
 
 
 class Mode:
@@ -95,7 +96,12 @@ class Node:
         return [float(value) for value in self.attributes.get(name, default)]
 
     def refuse(self, why: str) -> ConfigError:
-        """Error for the caller to raise: the node says something impossible."""
+        """Error for the caller to raise: the node says or is given something impossible."""
         return ConfigError(
             f"node {self.label!r} ({self.op_type}, operator set {self.opset}): {why}"
         )
+
+    @staticmethod
+    def lacks(what: str) -> CapabilityError:
+        """Error for ``build`` to raise: this is not supported; it is listed with the node."""
+        return CapabilityError(NAME, what)

@@ -20,7 +20,7 @@ def batch_normalization(node: Node) -> Function:
     """
     epsilon, momentum = node.number("epsilon", 1e-5), node.number("momentum", 0.9)
     if node.opset < 9 and not node.integer("spatial", 1):
-        raise node.refuse("spatial = 0, one statistic for each element, is not supported")
+        raise node.lacks("spatial = 0, one statistic for each element, is not supported")
     mode, num_outputs = node.mode, len(node.outputs)
     keeps = node.is_state(3), node.is_state(4)
 

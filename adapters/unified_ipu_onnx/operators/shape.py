@@ -110,7 +110,7 @@ def _constant_value(node: Node) -> Any:
             return torch.tensor(value, dtype=torch.float32)
         if name in {"value_int", "value_ints"}:
             return torch.tensor(value, dtype=torch.int64)
-    raise node.refuse(f"no constant of kind {sorted(node.attributes)} is supported")
+    raise node.lacks(f"a constant of kind {sorted(node.attributes)} is not supported")
 
 
 def cast(node: Node) -> Function:

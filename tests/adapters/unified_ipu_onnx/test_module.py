@@ -198,6 +198,12 @@ def test_an_unsupported_node_in_a_branch_or_of_a_type_is_listed_too():
         GraphModule.from_model(given)
 
 
+def test_constants_that_are_no_numbers_are_listed_too():
+    given = model([node("Constant", [], ["y"], value_string="a")], [], [info("y", [], 8)])
+    with pytest.raises(CapabilityError, match=r"Constant \(node 'y'.*kind \['value_string'\]"):
+        GraphModule.from_model(given)
+
+
 def test_inputs_of_a_type_that_torch_lacks_are_refused_by_name():
     given = model([node("Identity", ["x"], ["y"])], [info("x", [1], TensorProto.STRING)], ["y"])
     with pytest.raises(CapabilityError, match="input 'x': tensors of element type STRING"):

@@ -42,8 +42,8 @@ def agree_on_mix(job: Job, *, adapter: str, communicator: Communicator) -> Mix:
     """Tell all ranks each one's adapter; collective.
 
     Raises:
-        ConfigError: On all ranks, if settings of ``ui.optim`` differ between ranks, or if adapters
-            differ and a rank has an optimizer or a schedule of its framework.
+        ConfigError: On all ranks, if optimizers differ between ranks (settings of ``ui.optim``,
+            kinds of others), or if adapters differ and a rank has one of its framework.
     """
     optimizer = job.optimizer
     is_ours = isinstance(optimizer, (optim.SGD, optim.Adam))
@@ -77,13 +77,20 @@ def _check_no_native(mix: Mix, everyone: List[Any]) -> None:
 
 
 def _check_same_optimizer(mix: Mix, everyone: List[Any]) -> None:
-    _, first, is_ours, _, _ = everyone[0]
-    for rank, (_, optimizer, theirs_is_ours, _, _) in enumerate(everyone):
-        if (is_ours and theirs_is_ours) and optimizer != first:
+    first = _trained_by(everyone[0])
+    for rank, told in enumerate(everyone):
+        theirs = _trained_by(told)
+        if theirs != first:
             raise ConfigError(
-                f"{mix.named(0)} has the optimizer {first}, {mix.named(rank)} {optimizer}; "
-                "give every rank the same settings"
+                f"{mix.named(0)} has the optimizer {first}, {mix.named(rank)} {theirs}; give every "
+                "rank the same with the same settings"
             )
+
+
+def _trained_by(told: List[Any]) -> str:
+    _, optimizer, is_ours, schedule, _ = told
+    name = str(optimizer) if is_ours else f"{optimizer} of its framework"
+    return f"{name} with the schedule {schedule}" if schedule else name
 
 
 def under_canonical_names(

@@ -9,13 +9,13 @@ from typing import Any, Callable, Dict, List, Optional
 import numpy as np
 import pytest
 
-from unified_ipu.adapter import Loss, optim
+from unified_ipu.adapter import Capability, Loss, optim
 from unified_ipu.data import arrays
 from unified_ipu.session import Program
 from unified_ipu.testing import samples
 from unified_ipu.testing.ranks import Raised, Rank, Ranks, outcome_of
 from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make, train
-from unified_ipu.testing.suite import AdapterSuite, all_raise
+from unified_ipu.testing.suite import AdapterSuite, all_raise, requires
 
 
 def build_differently(rank: Rank) -> Any:
@@ -40,6 +40,21 @@ def optimize_differently(rank: Rank, *, optimizers: List[Any]) -> Any:
             model = make("linear", weight=samples.column(1.0))
             run = Training(model, optimizer, loss=make("mean_squared_error"))
             compiled(rank, session, run.model.on(rank.subject), run)
+
+    return outcome_of(compile_it)
+
+
+def optimize_natively_on_one(rank: Rank) -> Any:
+    """Compile with ``ui.optim.SGD`` on rank 0, the framework's own on the others."""
+
+    def compile_it() -> None:
+        with rank.session() as session:
+            run = Training(make("linear", weight=samples.column(1.0)), loss=make("product_loss"))
+            model, settings = run.model.on(rank.subject), optim.SGD(lr=0.5)
+            optimizer: Any = settings
+            if rank.world.rank > 0:
+                optimizer = rank.subject.native_optimizer(model, settings, {"weight": 0.5})
+            compiled(rank, session, model, run, {"optimizer": optimizer})
 
     return outcome_of(compile_it)
 
@@ -232,6 +247,14 @@ class AgreementSuite(AdapterSuite):
             for rank, optimizer in enumerate(optimizers):
                 assert f"rank {rank}" in message
                 assert repr(optimizer) in message
+
+    @requires(Capability.NATIVE_OPTIMIZERS)
+    def test_l4_2_a_native_optimizer_on_one_rank_only_is_an_error_on_all(
+        self, ranks: Ranks
+    ) -> None:
+        for message in all_raise(ranks, optimize_natively_on_one, 2, "ConfigError"):
+            assert "SGD(lr=0.5" in message
+            assert "SGD of its framework" in message
 
     @pytest.mark.parametrize("size", [1, 2])
     def test_l4_2_metrics_that_change_their_names_end_all_ranks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Optional, Tuple
 from weakref import WeakKeyDictionary
 
@@ -27,7 +28,7 @@ class OnnxAdapter:
         self.name = NAME
         self.support: Mapping[Capability, Support] = {
             Capability.NATIVE_OPTIMIZERS: Support.FULL,
-            Capability.PARAMETER_GROUPS: Support.NOT_WRITTEN,
+            Capability.PARAMETER_GROUPS: Support.FULL,
             Capability.NATIVE_SCHEDULES: Support.NOT_WRITTEN,
             Capability.RANDOM_LAYERS: Support.FULL,
             Capability.BUFFERS: Support.FULL,
@@ -37,6 +38,7 @@ class OnnxAdapter:
         }
         self._torch = TorchAdapter()
         self._sources: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._lock = Lock()  # ranks may be threads
         self._programs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def accepts(self, model: Any) -> bool:
@@ -83,13 +85,15 @@ class OnnxAdapter:
         from unified_ipu_onnx.module import GraphModule
         from unified_ipu_onnx.reading import read_model
 
-        for module, count in self._programs.items():
-            if count and self._sources[module].proto is model:
-                found: GraphModule = module
-                return found
+        with self._lock:
+            for module, count in self._programs.items():
+                if count and self._sources[module].proto is model:
+                    found: GraphModule = module
+                    return found
         source = read_model(model)
         module = GraphModule.from_model(source.proto, base_dir=source.base_dir)
-        self._sources[module] = source
+        with self._lock:
+            self._sources[module] = source
         return module
 
     def build(self, job: Job, plan: Plan, place: Place) -> OnnxReplica:
@@ -121,13 +125,14 @@ class OnnxAdapter:
             device,
             deterministic=plan.deterministic,
             is_first=place.rank == 0,
-            on_close=self._one_less,
+            on_close=lambda module: self._count(module, -1),
         )
-        self._programs[job.model] = self._programs.get(job.model, 0) + 1
+        self._count(job.model, 1)
         return replica
 
-    def _one_less(self, module: GraphModule) -> None:
-        self._programs[module] -= 1
+    def _count(self, module: GraphModule, change: int) -> None:
+        with self._lock:
+            self._programs[module] = self._programs.get(module, 0) + change
 
     def export_torch(
         self, model: Any, args: Tuple[Any, ...], kwargs: Mapping[str, Any], path: Path

@@ -1,6 +1,7 @@
 # make demo        a fresh clone trains a PyTorch model from a tf.data pipeline on two replicas
 # make test        linters, types, import rules and all tests
 # make test-floor  the core's tests on Python 3.8 with numpy 1.19, where such an interpreter is found
+# make test-floor-tensorflow  the TensorFlow adapter's tests there, with TensorFlow 2.6 (Keras 2)
 # make test-wheel  part of the core's tests against the built wheel, the sources out of reach
 
 SHELL := /bin/bash
@@ -9,19 +10,23 @@ SHELL := /bin/bash
 
 VENV := .venv
 VENV_FLOOR := .venv-floor
+VENV_FLOOR_TENSORFLOW := .venv-floor-tensorflow
 VENV_WHEEL := .venv-wheel
 STAMP := $(VENV)/installed.stamp
 PYTHON := $(shell command -v python3.11 || command -v python3)
 PYTHON_FLOOR := $(shell command -v python3.8 >/dev/null && python3.8 -c 'import sys; print(sys.executable)' 2>/dev/null || ls -d $$(pyenv root 2>/dev/null || echo $(HOME)/.pyenv)/versions/3.8.*/bin/python3.8 2>/dev/null | tail -n 1)
-FLOOR_TESTS := tests/unified_ipu tests/third_party
+FLOOR_TESTS := tests/unified_ipu tests/third_party tests/adapters/lowering
+# One test file there needs torch; a TensorFlow of that age uses a module that Python deprecates.
+FLOOR_TENSORFLOW_TESTS := tests/adapters/unified_ipu_tensorflow \
+  --ignore tests/adapters/unified_ipu_tensorflow/test_beside_a_model.py -W ignore::DeprecationWarning
 
 WHEEL_TESTS := $(addprefix tests/unified_ipu/,test_exports.py test_errors.py \
   test_import_firewall.py plan world comms)
 
-.PHONY: help demo install lint test test-floor test-wheel benchmark-import clean
+.PHONY: help demo install lint test test-floor test-floor-tensorflow test-wheel benchmark-import clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -n 4
+	@sed -n 's/^# //p' Makefile | head -n 5
 
 demo: install
 	$(VENV)/bin/unified-ipu run examples/mnist_mixed/train.py
@@ -64,6 +69,16 @@ else
 	$(VENV_FLOOR)/bin/python -m pytest $(FLOOR_TESTS)
 endif
 
+test-floor-tensorflow:
+ifeq ($(PYTHON_FLOOR),)
+	@echo "test-floor-tensorflow: no Python 3.8 found (python3.8 on the path, or pyenv); not run"
+else
+	test -x $(VENV_FLOOR_TENSORFLOW)/bin/python || $(PYTHON_FLOOR) -m venv $(VENV_FLOOR_TENSORFLOW)
+	$(VENV_FLOOR_TENSORFLOW)/bin/python -m pip install -q -r constraints-floor-tensorflow.txt
+	$(VENV_FLOOR_TENSORFLOW)/bin/python -m pip install -q --no-deps -e .
+	$(VENV_FLOOR_TENSORFLOW)/bin/python -m pytest $(FLOOR_TENSORFLOW_TESTS)
+endif
+
 test-wheel: install
 	rm -rf $(VENV_WHEEL)
 	$(PYTHON) -m venv $(VENV_WHEEL)
@@ -78,5 +93,5 @@ benchmark-import: install
 	$(VENV)/bin/python benchmarks/import_time.py
 
 clean:
-	rm -rf $(VENV) $(VENV_FLOOR) $(VENV_WHEEL) dist build .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf $(VENV) $(VENV_FLOOR) $(VENV_FLOOR_TENSORFLOW) $(VENV_WHEEL) dist build .pytest_cache .mypy_cache .ruff_cache \
 	  .hypothesis .import_linter_cache

@@ -13,6 +13,9 @@ CORE = "core"
 UNUSED = "unused"
 """Has no meaning on these targets."""
 
+DEVICE_TABLE = "ipu."
+"""Settings of devices, without a meaning on hosts."""
+
 HOST_FIELDS: Dict[str, str] = {
     "target": "device",
     "seed": "tf.random.set_seed",
@@ -85,7 +88,7 @@ def lower(plan: Plan, target: str, *, can_repeat: bool = True) -> Lowering:
         refused.append(("deterministic", change))
     if plan.mesh.stage != 1:
         refused.append(("mesh.stage", "pipeline stages are not built yet; set it to 1"))
-    unknown = sorted(set(values) - set(HOST_FIELDS))
+    unknown = sorted(p for p in values if p not in HOST_FIELDS and not p.startswith(DEVICE_TABLE))
     refused += [
         (path, "this version of the TensorFlow adapter does not know it") for path in unknown
     ]

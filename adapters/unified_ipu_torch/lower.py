@@ -6,12 +6,16 @@ from typing import Any, Dict, List, Tuple
 
 from unified_ipu.adapter import Lowering, Plan
 from unified_ipu_torch.errors import NAME
+from unified_ipu_torch.lower_ipu import lower_for_ipu
 
 CORE = "core"
 """Done by the update loop, the loader or the reducer; torch sees nothing of it."""
 
 UNUSED = "unused"
 """Has no meaning where torch runs eagerly."""
+
+DEVICE_TABLE = "ipu."
+"""Settings of devices, without a meaning on hosts."""
 
 HOST_FIELDS: Dict[str, str] = {
     "target": "device",
@@ -56,15 +60,17 @@ def lower(plan: Plan, target: str) -> Lowering:
 
     Args:
         plan: Any valid plan.
-        target: ``"cpu"``, ``"cuda"``, or another one, which is refused.
+        target: ``"cpu"``, ``"cuda"``, ``"ipu"``, or another one, which is refused.
 
     Returns:
         The settings, and what cannot be done.
 
     Source: ours; ``test_adapter.py`` walks all fields.
     """
+    if target == "ipu":
+        return lower_for_ipu(plan, target)
     if target not in {"cpu", "cuda"}:
-        change = 'set target = "cpu" or "cuda"'
+        change = 'set target = "cpu", "cuda" or "ipu"'
         return Lowering(
             NAME, target, refused=(("target", f"{target} is not written for torch; {change}"),)
         )
@@ -79,7 +85,7 @@ def lower(plan: Plan, target: str) -> Lowering:
         refused.append(("precision.compute", 'autocast is not built yet; set it to "float32"'))
     if plan.mesh.stage != 1:
         refused.append(("mesh.stage", "pipeline stages are not built yet; set it to 1"))
-    unknown = sorted(set(values) - set(HOST_FIELDS))
+    unknown = sorted(p for p in values if p not in HOST_FIELDS and not p.startswith(DEVICE_TABLE))
     refused += [(path, "this version of the torch adapter does not know it") for path in unknown]
     notes = []
     if plan.deterministic and target == "cuda":

@@ -159,6 +159,42 @@ class Job:
 
 
 @dataclass(frozen=True)
+class NativeCall:
+    """One line of a framework's own configuration of a device.
+
+    Args:
+        program: ``"training"`` or ``"inference"``: each has options of its own.
+        name: Dotted, as it is written: ``"options.deviceIterations"``.
+        value: Its argument, a plain value; text that begins with ``=`` is native code.
+        field: The plan field that it comes from, or why else it is there.
+    """
+
+    program: str
+    name: str
+    value: Any
+    field: str
+
+
+@dataclass(frozen=True)
+class DeviceCall:
+    """What goes into a device at once, in one process.
+
+    Args:
+        ipus: Devices that the process uses.
+        processes: Over the world.
+        host_rows: Axis 0 of every array that is handed over.
+        order: What a row's place means, slowest first.
+        samples: Behind one call, over the world.
+    """
+
+    ipus: int
+    processes: int
+    host_rows: int
+    order: str
+    samples: int
+
+
+@dataclass(frozen=True)
 class Lowering:
     """A plan turned into one framework's settings.
 
@@ -168,6 +204,8 @@ class Lowering:
         settings: Native settings by name.
         refused: ``(plan field, reason and what to change)``; not empty means it cannot run.
         notes: What a reader should know, one sentence each.
+        calls: Native configuration of a device, in the order to be made.
+        device_call: What one call takes; None on host targets, or if it cannot run.
     """
 
     adapter: str
@@ -175,6 +213,8 @@ class Lowering:
     settings: Mapping[str, Any] = field(default_factory=dict)
     refused: Tuple[Tuple[str, str], ...] = ()
     notes: Tuple[str, ...] = ()
+    calls: Tuple[NativeCall, ...] = ()
+    device_call: Optional[DeviceCall] = None
 
 
 @runtime_checkable
@@ -413,6 +453,7 @@ __all__ = [
     "Array",
     "Buffer",
     "Call",
+    "DeviceCall",
     "Executor",
     "Job",
     "Kernels",
@@ -420,6 +461,7 @@ __all__ = [
     "Lowering",
     "Metric",
     "MicroBatch",
+    "NativeCall",
     "Place",
     "Plan",
     "Replica",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 PLAN_FILE = "plan.toml"
+DEVICE_TARGETS = ("ipu", "ipu-emulated")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -62,4 +63,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"plan: {path or 'the defaults'}\n")
     text = plan.explain(samples=args.samples, target=args.target, replicas=args.replicas)
     print(text, end="")
+    target = args.target or plan.target
+    if target in DEVICE_TARGETS:
+        from unified_ipu.cli.lowered import lowered
+
+        print("\n" + lowered(plan, target), end="")
     return 0

@@ -5,6 +5,12 @@ from __future__ import annotations
 from unified_ipu.plan.batch import BatchPlan as BatchPlan, MicroSpan as MicroSpan
 from unified_ipu.plan.buckets import BucketPlan as BucketPlan, plan_buckets as plan_buckets
 from unified_ipu.plan.built import check_built as check_built, not_built as not_built
+from unified_ipu.plan.device_batch import (
+    DeviceBatch as DeviceBatch,
+    device_batch as device_batch,
+    power_of_two_refusal as power_of_two_refusal,
+)
+from unified_ipu.plan.ipu_settings import IpuSettings as IpuSettings
 from unified_ipu.plan.merge import merge_plan as merge_plan
 from unified_ipu.plan.plan import Plan as Plan
 from unified_ipu.plan.replicas import resolve_mesh as resolve_mesh
@@ -28,6 +34,8 @@ __all__ = [
     "CommsSettings",
     "CompileSettings",
     "DataSettings",
+    "DeviceBatch",
+    "IpuSettings",
     "MeshAxes",
     "MicroSpan",
     "PipelineSettings",
@@ -37,8 +45,10 @@ __all__ = [
     "TensorSpec",
     "UpdateSettings",
     "check_built",
+    "device_batch",
     "merge_plan",
     "not_built",
     "plan_buckets",
+    "power_of_two_refusal",
     "resolve_mesh",
 ]

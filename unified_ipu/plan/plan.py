@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Dict, Literal, Mapping, Optional, Union
 import msgspec
 
 from unified_ipu.plan.document import format_toml, read_document
+from unified_ipu.plan.ipu_settings import IpuSettings
 from unified_ipu.plan.settings import (
     BatchSettings,
     CommsSettings,
@@ -38,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         pipeline: How stages take turns.
         data: Where and how samples are made.
         compile: For targets that compile.
+        ipu: How a model lies on IPUs; no meaning elsewhere.
     """
 
     section: ClassVar[str] = ""
@@ -53,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     pipeline: PipelineSettings = PipelineSettings()
     data: DataSettings = DataSettings()
     compile: CompileSettings = CompileSettings()
+    ipu: IpuSettings = IpuSettings()
 
     def __post_init__(self) -> None:
         check_fields(self, self.section)

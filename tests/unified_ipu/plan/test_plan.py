@@ -66,6 +66,20 @@ python = ""
 [compile]
 cache_dir = ""
 optimization_level = 2
+
+[ipu]
+replicas_per_process = 1
+partials_type = "float32"
+stochastic_rounding = false
+weights = "on-chip"
+optimizer_state = "on-chip"
+activations = "on-chip"
+accumulators = "on-chip"
+replicated_tensor_sharding = false
+prefetch_depth = 1
+io_tiles = 0
+synthetic_data = false
+offline_compile = false
 """
 
 WRONG = [

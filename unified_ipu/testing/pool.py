@@ -22,6 +22,8 @@ from unified_ipu.launch import THREAD_VARIABLES, end_groups, write_all
 from unified_ipu.testing.pool_worker import HEAD, STACKS
 from unified_ipu.world import World, current_environment
 
+# Not "-m": the package imports the module, and would warn of that in each worker's output.
+WORKER = "import sys; from unified_ipu.testing.pool_worker import main; main(sys.argv[1:])"
 READY_SECONDS = 120.0  # importing frameworks on a busy machine
 PEERS_SECONDS = 5.0  # for the others, once one rank has failed
 SHOWN_OUTPUT = 6000  # characters of a failed worker's output
@@ -128,7 +130,7 @@ class _Worker:
         environ = {**current_environment(), **dict.fromkeys(THREAD_VARIABLES, "1")}
         environ.pop("PYTEST_CURRENT_TEST", None)  # it serves many
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "unified_ipu.testing.pool_worker", *map(str, handed), *preload],
+            [sys.executable, "-c", WORKER, *map(str, handed), *preload],
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=self._output,

@@ -102,7 +102,3 @@ def _read_exactly(descriptor: int, count: int) -> Optional[bytes]:
 def _send(descriptor: int, answer: Tuple[bool, bytes]) -> None:
     body = pickle.dumps(answer)
     write_all(descriptor, HEAD.pack(len(body)) + body)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

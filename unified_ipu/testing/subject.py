@@ -42,8 +42,12 @@ class Model:
 class Subject(Protocol):
     """Small models, losses and objectives in one framework; stateless, and rebuilt by pickle.
 
-    The class must lie at the top of a module that other processes can import. Each model starts
-    with the weights it is given, float32 or float64 by ``dtype``, and computes in that type.
+    The class must lie at the top of a module that other processes can import, and which imports
+    the framework only when a model is made. Each model starts with the weights it is given, float32
+    or float64 by ``dtype``, and computes in that type.
+
+    Optional class attributes: ``preload``, modules that warm ranks import first; ``threads``, True
+    if ranks may be threads of one process; ``tolerance_native``, see ``OptimizerSuite``.
     """
 
     adapter: str

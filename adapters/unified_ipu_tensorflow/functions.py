@@ -6,7 +6,8 @@ The concrete function of each form is kept; all numbers of a micro-batch come ba
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -75,6 +76,7 @@ class GradientFunction:
         self._permutations = list(permutations)
         self._forms: Dict[Any, _Form] = {}
         self._scalars: Dict[float, Any] = {}
+        self._has_run = False
 
     def __call__(self, feed: Any, weight: Optional[float], *, scale: float, seed: int) -> Pass:
         """Run one micro-batch.
@@ -96,7 +98,7 @@ class GradientFunction:
             extra.append(tf.constant(self._random_layers.seeds(seed)))
         if runs_eagerly(self._model):
             form = _Form()
-            results = self._run(form, feed, extra, has_weight=weight is not None)
+            results = self._run_eagerly(form, feed, extra, has_weight=weight is not None)
         else:
             tensors = tf.nest.flatten(feed)
             form = self._form(feed, tensors, extra, has_weight=weight is not None)
@@ -118,7 +120,8 @@ class GradientFunction:
 
     def _form(self, feed: Any, tensors: List[Any], extra: List[Any], *, has_weight: bool) -> _Form:
         signature = tuple(None if t is None else (t.dtype, tuple(t.shape)) for t in tensors)
-        key = (structure_of(feed), signature, has_weight)
+        # Evaluation may have shown meanwhile that there is more to key.
+        key = (structure_of(feed), signature, has_weight, self._random_layers.count)
         form = self._forms.get(key)
         if form is None:
             form = self._trace(feed, tensors, extra, has_weight=has_weight)
@@ -144,17 +147,21 @@ class GradientFunction:
             return self._run(form, traced, rest, has_weight=has_weight)
 
         specs = [tf.TensorSpec(t.shape, t.dtype) for t in [*_present(tensors), *extra]]
-        known = len(variables_of(self._model))
-        concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
-        if len(variables_of(self._model)) != known:
-            raise ConfigError(
-                "the model made variables while it ran its first batch, which nobody trains; make "
-                "all of them in build() or __init__, or run one batch through it before compile"
-            )
+        with _no_new_variables(self._model):
+            concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
         check_graph(concrete.graph)
         self._random_layers.learn(concrete.graph)
         form.call = by_position(concrete)
         return form
+
+    def _run_eagerly(
+        self, form: _Form, feed: Any, extra: List[Any], *, has_weight: bool
+    ) -> List[Any]:
+        if self._has_run:
+            return self._run(form, feed, extra, has_weight=has_weight)
+        self._has_run = True
+        with _no_new_variables(self._model):
+            return self._run(form, feed, extra, has_weight=has_weight)
 
     def _run(self, form: _Form, feed: Any, extra: List[Any], *, has_weight: bool) -> List[Any]:
         scale = extra[0]
@@ -196,6 +203,17 @@ class GradientFunction:
                 whole = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
             found.append(whole if axes is None else tf.transpose(whole, axes))
         return found
+
+
+@contextmanager
+def _no_new_variables(model: Any) -> Iterator[None]:
+    known = len(variables_of(model))
+    yield
+    if len(variables_of(model)) != known:
+        raise ConfigError(
+            "the model made variables while it ran its first batch, which nobody trains; make all "
+            "of them in build() or __init__, or run one batch through it before compile"
+        )
 
 
 def runs_eagerly(model: Any) -> bool:

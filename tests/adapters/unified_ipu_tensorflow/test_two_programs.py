@@ -63,6 +63,42 @@ def train(size: int, rate: float = 0.25) -> List[Any]:
     return run_ranks(size, rank, timeout_seconds=60.0)
 
 
+def test_evaluation_between_updates_may_show_what_else_is_random():
+    x, real = data(4)
+    judge = critic(0.5)
+
+    def body(evaluates: bool) -> Any:
+        def rank(world: Any, communicator: Any) -> Any:
+            plan = ui.Plan().replace({"batch.global_batch_size": 4, "batch.micro_batch_size": 4})
+            with ui.Session(plan, world=world, communicator=communicator, argv=[]) as session:
+                generator = mlp()
+
+                def objective(model: Any, batch: Any) -> ui.Loss:
+                    made = model(batch[0])
+                    if is_evaluated[0]:
+                        made = judge(made, training=True)
+                    return ui.Loss(sum=tf.reduce_sum(made), weight=tf.shape(made)[0])
+
+                is_evaluated = [False]
+                program = session.compile(
+                    generator, objective=objective, optimizer=ui.optim.SGD(0.1)
+                )
+                test = session.loader((x, real), train=False)
+                program.step((x, real))
+                is_evaluated[0] = True
+                if evaluates:
+                    first, second = (program.evaluate(test)["loss"] for _ in range(2))
+                    assert first == second  # of one key
+                is_evaluated[0] = False
+                program.step((x, real))
+                return generator.get_weights()
+
+        return run_ranks(1, rank, timeout_seconds=60.0)[0]
+
+    if HAS_KEYED_CRITICS:
+        assert distance(body(True), body(False)) == 0.0
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 def test_both_halves_train_alike_in_every_world(rate):
     """Also with dropout in the critic, which draws in both programs."""

@@ -176,8 +176,11 @@ class MakesVariablesLate(tf.Module):  # type: ignore[misc]  # of no known type
         return x @ self.first * self.second
 
 
-def test_variables_that_come_with_the_first_batch_beside_others_are_refused():
-    driver = Driver([Job(MakesVariablesLate(), SGD, MSE)])
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_variables_that_come_with_the_first_batch_beside_others_are_refused(is_eager):
+    model = MakesVariablesLate()
+    model.run_eagerly = is_eager
+    driver = Driver([Job(model, SGD, MSE)])
     with pytest.raises(ConfigError, match="made variables while it ran its first batch"):
         driver.update(cut(*data(4), 4))
 

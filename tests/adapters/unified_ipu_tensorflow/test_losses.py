@@ -148,6 +148,18 @@ def test_l2_9_rows_of_padding_do_not_count(name):
     assert found == pytest.approx(whole, rel=0.1 * tolerance(name))
 
 
+def test_l2_9_what_padding_holds_does_not_matter():
+    targets, outputs = REAL
+    spoilt = outputs.copy()
+    spoilt[9:] = np.nan
+    counted = tf.constant([True] * 9 + [False] * 3)
+    loss = keras.losses.MeanSquaredError(**FLOAT64)
+    assert pair(loss, targets, spoilt, counted=counted) == pair(loss, targets[:9], outputs[:9])
+    described = SharedLoss(shared.mean_squared_error())
+    found = described.sum(tf.constant(spoilt), tf.constant(targets), rows=ROWS, counted=counted)
+    assert float(found.total) == pytest.approx(((targets - outputs)[:9] ** 2).sum(), rel=1e-13)
+
+
 def test_values_of_float64_formulas():
     targets, outputs = REAL
     distance = np.abs(targets - outputs)

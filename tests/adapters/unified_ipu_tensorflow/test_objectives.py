@@ -163,6 +163,20 @@ def test_several_outputs_have_a_loss_each_as_keras_adds_them(kind):
     assert by_callable.total == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("cuts", [(), (2,), (1, 2, 3, 4, 5)])
+def test_heads_with_other_numbers_of_units_keep_their_means(cuts):
+    inputs = keras.Input((3,), dtype="float64")
+    row = keras.layers.Reshape((3,), dtype="float64")(inputs)
+    positions = keras.layers.Reshape((3, 1), dtype="float64")(inputs)
+    model = keras.Model(inputs, [row, positions])
+    mse, mae = keras.losses.MeanSquaredError(**FLOAT64), keras.losses.MeanAbsoluteError(**FLOAT64)
+    model.compile(loss=[mse, mae])
+    parts = np.split(np.arange(6), cuts)
+    found = [Scored(Job(model), micro(X[r], (X[r] - 1.0, X[r][..., None] - 3.0))) for r in parts]
+    assert sum(one.weight for one in found) == 6.0
+    assert sum(one.total for one in found) == pytest.approx(6.0 * (1.0 + 3.0), rel=1e-12)
+
+
 def test_one_array_of_targets_for_two_outputs_is_refused():
     inputs = keras.Input((3,), dtype="float64")
     model = keras.Model(inputs, Two("list")(inputs))

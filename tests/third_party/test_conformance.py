@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from unified_ipu_numpy_conformance import NumpySubject
 
-from numpy_subject import NumpySubject
 from unified_ipu import testing
 
 

@@ -334,7 +334,7 @@ sys.path[:0] = {path!r}
 
 import unified_ipu_numpy
 from mutants import MUTANTS
-from numpy_subject import NumpySubject
+from unified_ipu_numpy_conformance import NumpySubject
 from unified_ipu import testing
 from unified_ipu.adapter import Lowering
 from unified_ipu_numpy import NumpyAdapter, NumpyReplica

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from unified_ipu_numpy_conformance import NumpySubject
 
-from numpy_subject import NumpySubject
 from unified_ipu import testing
 from unified_ipu.testing import threads
 from unified_ipu_torch.c10d import local_group

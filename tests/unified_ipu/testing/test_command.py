@@ -14,7 +14,7 @@ from unified_ipu.testing.command import main
 
 THIRD_PARTY = Path(__file__).parents[2] / "third_party"
 BROKEN = """
-from numpy_subject import NumpySubject
+from unified_ipu_numpy_conformance import NumpySubject
 from unified_ipu_numpy import NumpyReplica
 
 apply = NumpyReplica.apply
@@ -86,10 +86,16 @@ def test_a_run_in_which_nothing_passed_is_not_a_success(tmp_path, expression):
         (["abacus"], ["'abacus'", "installed: ", "numpy"]),
         (["numpy", "--suite", "Nonsense"], ["'Nonsense'", "UpdateLawSuite", "BadInputSuite"]),
         (["numpy", "--target", "ipu"], ["'ipu'", "'numpy' can use cpu"]),
-        (["numpy", "--subject", "numpy_subject"], ["expected module:Class"]),
+        (["numpy", "--subject", "unified_ipu_numpy_conformance"], ["expected module:Class"]),
         (["numpy", "--subject", "no_such:Subject"], ["cannot be imported", "no_such"]),
-        (["numpy", "--subject", "numpy_subject:Nothing"], ["cannot be imported", "Nothing"]),
-        (["torch", "--subject", "numpy_subject:NumpySubject"], ["'numpy'", "'torch'"]),
+        (
+            ["numpy", "--subject", "unified_ipu_numpy_conformance:Nothing"],
+            ["cannot be imported", "Nothing"],
+        ),
+        (
+            ["torch", "--subject", "unified_ipu_numpy_conformance:NumpySubject"],
+            ["'numpy'", "'torch'"],
+        ),
     ],
     ids=["adapter", "suite", "target", "no-class", "no-module", "unknown-class", "foreign"],
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from unified_ipu.adapter import Lowering, Plan
 from unified_ipu_onnx.errors import NAME
+from unified_ipu_onnx.lower_ipu import lower_for_ipu
 from unified_ipu_torch.lower import lower as lower_for_torch
 
 
@@ -14,13 +15,15 @@ def lower(plan: Plan, target: str) -> Lowering:
 
     Args:
         plan: Any valid plan.
-        target: ``"cpu"``, ``"cuda"``, or another one, which is refused.
+        target: ``"cpu"``, ``"cuda"``, ``"ipu"``, or another one, which is refused.
 
     Returns:
         The settings, and what cannot be done.
     """
+    if target == "ipu":
+        return lower_for_ipu(plan, target)
     if target not in {"cpu", "cuda"}:
-        change = 'set target = "cpu" or "cuda"'
+        change = 'set target = "cpu", "cuda" or "ipu"'
         return Lowering(
             NAME, target, refused=(("target", f"{target} is not written for ONNX; {change}"),)
         )

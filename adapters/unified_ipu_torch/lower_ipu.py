@@ -234,7 +234,7 @@ def _optimizer(plan: Plan) -> List[NativeCall]:
     ]
     if is_half:
         found.append(_training("model.half", "=", "precision.compute"))
-    if plan.precision.loss_scale != "none":
+    if not isinstance(plan.precision.loss_scale, str):
         found.append(
             _training("optimizer.loss_scaling", plan.precision.loss_scale, "precision.loss_scale")
         )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any, Dict
 
 import pytest
 
+from tests.adapters.lowering.walk import BASE, OTHER, check_field, fields
 from unified_ipu.plan import Plan
-from unified_ipu_torch.lower import flatten, lower
+from unified_ipu_torch.lower import lower
 from unified_ipu_torch.lower_ipu import CORE, FIELDS, HOST, lower_for_ipu
-
-BASE = {"batch.remainder": "pad", "mesh.data": 1}
 
 
 def lowered(**settings):
@@ -31,95 +29,12 @@ def refused(**settings):
     return dict(found.refused)
 
 
-# Another value than the default for every field, and whether it shows: in the calls, as a
-# refusal, or nowhere, since it has a meaning on the host only.
-OTHER = {
-    "target": ("ipu", "host"),
-    "seed": (7, "call"),
-    "deterministic": (True, "note"),
-    "mesh.data": (2, "call"),
-    "mesh.stage": (2, "call"),
-    "batch.global_batch_size": (128, "call"),
-    "batch.micro_batch_size": (8, "call"),
-    "batch.accumulation_per_replica": (4, "same"),
-    "batch.updates_per_call": (5, "call"),
-    "batch.remainder": ("exact", "refused"),
-    "update.reduction": ("sum", "note"),
-    "update.lr_scaling": ("linear", "host"),
-    "update.warmup_updates": (5, "host"),
-    "update.base_global_batch_size": (32, "host"),
-    "update.clip_norm": (1.0, "call"),
-    "precision.compute": ("float16", "call"),
-    "precision.reduce": ("compute", "half"),
-    "precision.loss_scale": (128.0, "call"),
-    "comms.transport": ("c10d", "host"),
-    "comms.algorithm": ("ring", "host"),
-    "comms.bucket_bytes": (1 << 20, "host"),
-    "comms.compression": ("float16", "refused"),
-    "comms.overlap": ("none", "host"),
-    "comms.stall_report_seconds": (5.0, "host"),
-    "comms.timeout_seconds": (60.0, "host"),
-    "pipeline.schedule": ("gpipe", "stages"),
-    "pipeline.split": ("layer3", "stages"),
-    "data.shuffle": (False, "host"),
-    "data.isolate": ("never", "host"),
-    "data.workers": (2, "host"),
-    "data.python": ("python3.8", "host"),
-    "compile.cache_dir": ("cache", "call"),
-    "compile.optimization_level": (3, "refused"),
-    "ipu.ipus_per_replica": (2, "shape"),
-    "ipu.replicas_per_process": (2, "call"),
-    "ipu.partials_type": ("float16", "call"),
-    "ipu.stochastic_rounding": (True, "call"),
-    "ipu.available_memory_proportion": (0.4, "call"),
-    "ipu.weights": ("off-chip", "call"),
-    "ipu.optimizer_state": ("off-chip", "call"),
-    "ipu.activations": ("off-chip", "call"),
-    "ipu.accumulators": ("off-chip", "call"),
-    "ipu.replicated_tensor_sharding": (True, "replicas"),
-    "ipu.prefetch_depth": (3, "call"),
-    "ipu.io_tiles": (32, "call"),
-    "ipu.synthetic_data": (True, "call"),
-    "ipu.offline_compile": (True, "call"),
-}
-
-
-def test_every_field_of_the_plan_has_its_place():
-    fields = set(flatten(Plan().to_dict()))
-    assert fields == set(FIELDS)
-    assert fields == set(OTHER)
-
-
-NEEDED: Dict[str, Dict[str, Any]] = {  # what else a field needs to have a meaning
-    "mesh.data": {"ipu.replicas_per_process": 2},
-    "mesh.stage": {"batch.micro_batch_size": 4},
-    "update.lr_scaling": {"update.base_global_batch_size": 32},
-    "ipu.replicas_per_process": {"mesh.data": 2},
-    "half": {"precision.compute": "float16"},
-    "stages": {"mesh.stage": 2, "batch.micro_batch_size": 4},
-    "replicas": {"mesh.data": 2, "ipu.replicas_per_process": 2},
-}
-
-
 @pytest.mark.parametrize("field", sorted(OTHER))
 def test_every_field_is_mapped_or_refused_or_of_the_host(field):
-    value, where = OTHER[field]
-    around = {**NEEDED.get(field, {}), **NEEDED.get(where, {})}
-    before = lowered(**around)
-    after = lowered(**{**around, field: value})
-    if where in {"refused", "stages"}:
-        assert field not in dict(before.refused)
-        assert field in dict(after.refused)
-    elif where in {"call", "half", "replicas"}:
-        assert after.refused == ()
-        assert after.calls != before.calls
-    elif where == "note":
-        assert after.notes != before.notes
-    elif where == "shape":
-        assert after.device_call != before.device_call
-    else:
-        assert (after.calls, after.refused) == (before.calls, before.refused)
-        assert where == "same" or FIELDS[field] in {CORE, HOST, "poptorch_model.setOptimizer"}
+    assert fields(Plan().to_dict()) == set(FIELDS) == set(OTHER)
+    check_field(lower_for_ipu, field)
+    if OTHER[field][1] == "host":
+        assert FIELDS[field] in {CORE, HOST, "poptorch_model.setOptimizer"}
 
 
 def test_one_call_takes_what_poptorchs_combined_batch_size_says():

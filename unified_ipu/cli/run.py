@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from pathlib import Path
 from typing import Any, List, Sequence, Tuple
 
-VALUED = ("--plan", "--set")  # options of ours that take the next word
+from unified_ipu.errors import ConfigError
+from unified_ipu.launch import OTHER_LAUNCHERS, launch_script, launcher_command
+from unified_ipu.plan import merge_plan
+
+VALUED = ("--plan", "--set", "--launcher")  # options of ours that take the next word
 
 
 def add_parser(subparsers: Any) -> None:
@@ -29,6 +35,14 @@ def add_parser(subparsers: Any) -> None:
         default=[],
         metavar="PATH=VALUE",
         help="change one setting, such as mesh.data=8; may be repeated",
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=OTHER_LAUNCHERS,
+        help="with --dry-run: another launcher, whose command line is printed",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="start nothing; print the launcher's command line"
     )
     parser.add_argument("script", help="path of a Python file")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="its own arguments")
@@ -64,7 +78,37 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         Exit status of the run.
-    """
-    from unified_ipu.launch import launch_script
 
+    Raises:
+        ConfigError: If ``--launcher`` and ``--dry-run`` are not given together.
+        PlanError: If the plan does not say what the launcher has to be told.
+    """
+    if args.launcher is not None:
+        command = shlex.join(_command(args))
+        if not args.dry_run:
+            raise ConfigError(
+                f"--launcher {args.launcher}: it is not started from here; add --dry-run, and run "
+                f"what it prints on the machines: {command}"
+            )
+        print(command)
+        return 0
+    if args.dry_run:
+        raise ConfigError(
+            f"--dry-run prints a command for --launcher {' | '.join(OTHER_LAUNCHERS)}"
+        )
     return launch_script(args.script, args.script_args, plan_path=args.plan, settings=args.settings)
+
+
+def _command(args: argparse.Namespace) -> List[str]:
+    beside = Path(args.script).with_name("plan.toml")
+    path = args.plan
+    if path is None and beside.is_file():
+        path = str(beside)
+    return launcher_command(
+        args.launcher,
+        merge_plan(path, settings=args.settings),
+        args.script,
+        args.script_args,
+        plan_path=args.plan,
+        settings=args.settings,
+    )

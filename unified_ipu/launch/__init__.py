@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from unified_ipu.launch.command import (
+    OTHER_LAUNCHERS as OTHER_LAUNCHERS,
+    launcher_command as launcher_command,
+)
 from unified_ipu.launch.failure import write_all as write_all
 from unified_ipu.launch.function import launch as launch
 from unified_ipu.launch.group import end_groups as end_groups
@@ -10,10 +14,12 @@ from unified_ipu.launch.script import launch_script as launch_script
 from unified_ipu.launch.start import THREAD_VARIABLES as THREAD_VARIABLES
 
 __all__ = [
+    "OTHER_LAUNCHERS",
     "THREAD_VARIABLES",
     "end_groups",
     "hold_lifeline",
     "launch",
     "launch_script",
+    "launcher_command",
     "write_all",
 ]

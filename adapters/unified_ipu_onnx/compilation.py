@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from unified_ipu.errors import CapabilityError, ConfigError
+from unified_ipu.errors import CapabilityError, ConfigError, UnifiedIpuError
 from unified_ipu_onnx.assembly import Assembly
 from unified_ipu_onnx.attributes import parsed, resolved
 from unified_ipu_onnx.emission import (
@@ -25,6 +25,7 @@ from unified_ipu_onnx.functions import (
     depends_on_types,
     local_body,
     schema_body,
+    schema_of,
     with_attributes,
 )
 from unified_ipu_onnx.nodes import Mode, Node
@@ -118,22 +119,25 @@ class Compiler:
 
     def _node(self, call: Call, context: _Context) -> None:
         node = call.proto
-        if node.op_type == "Identity" and not call.domain and call.inputs[0] is not None:
+        renames = node.op_type == "Identity" and not call.domain and bool(call.inputs)
+        if renames and call.inputs[0] is not None:
             call.scope.values[node.output[0]] = call.inputs[0]
             return
         body = local_body(node, call.attributes, self._functions, context.opsets)
-        if body is None and self._on_host(call):
-            return
-        operator = self._registry.find(call.domain, node.op_type, call.opset)
-        if body is None and operator is not None:
-            self._operator(operator, call, context)
-            return
-        body = body or schema_body(
-            node,
-            call.attributes,
-            context.opsets,
-            lambda: context.types.of_inputs(node, call.inputs),
-        )
+        if body is None:
+            _check_counts(call)
+            if self._on_host(call):
+                return
+            operator = self._registry.find(call.domain, node.op_type, call.opset)
+            if operator is not None:
+                self._operator(operator, call, context)
+                return
+            body = schema_body(
+                node,
+                call.attributes,
+                context.opsets,
+                lambda: context.types.of_inputs(node, call.inputs),
+            )
         if body is not None:
             self._inline(body, call, context)
         else:
@@ -189,6 +193,13 @@ class Compiler:
         except CapabilityError as error:
             self.unsupported.append(_unsupported(call, error.message))
             return None
+        except UnifiedIpuError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"node {call.label!r} ({call.proto.op_type}) is not what the standard says: "
+                f"{error!r}; check the file with onnx.checker.check_model"
+            ) from error
 
     def _subgraph(self, graph: GraphProto, scope: Scope, context: _Context) -> Subgraph:
         with self.assembly.inner() as steps:
@@ -253,6 +264,26 @@ class Compiler:
 
 def _unsupported(call: Call, reason: str = "") -> Unsupported:
     return Unsupported(call.label, call.proto.op_type, call.domain, call.opset, reason)
+
+
+def _check_counts(call: Call) -> None:
+    """Refuse a node with more or fewer inputs or outputs than its operator has.
+
+    Raises:
+        ConfigError: With the numbers.
+    """
+    schema = schema_of(call.proto, call.opset)
+    if schema is None:
+        return
+    for what, names, least, most in (
+        ("inputs", call.proto.input, schema.min_input, schema.max_input),
+        ("outputs", call.proto.output, schema.min_output, schema.max_output),
+    ):
+        if not least <= len(names) <= most:
+            raise ConfigError(
+                f"node {call.label!r} ({call.proto.op_type}) lists {len(names)} {what}, its "
+                f"operator has {least} to {most}; check the file with onnx.checker.check_model"
+            )
 
 
 def _inputs(node: NodeProto, label: str, scope: Scope) -> List[Optional[Value]]:

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import onnx
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TypeProto
 
+from unified_ipu.errors import ConfigError
 from unified_ipu_onnx.reading import opsets_of, plain_domain
 
 Key = Tuple[str, str, str]  # domain, name, overload
@@ -117,9 +118,15 @@ def _context_body(
     schema: Any, opset: int, node: NodeProto, types: Sequence[TypeProto]
 ) -> Tuple[bytes, int]:
     version = _version(schema.context_dependent_function_opset_versions, opset)
-    serialized = schema.get_context_dependent_function_with_opset_version(
-        version, node.SerializeToString(), [kind.SerializeToString() for kind in types]
-    )
+    try:
+        serialized = schema.get_context_dependent_function_with_opset_version(
+            version, node.SerializeToString(), [kind.SerializeToString() for kind in types]
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"node {node.name or list(node.output)!r} ({node.op_type}) is not what the standard "
+            f"says: {error}; check the file with onnx.checker.check_model"
+        ) from error
     return bytes(serialized), version
 
 

@@ -33,7 +33,7 @@ def by_reference(proto: NodeProto, node: Node) -> Optional[Callable[..., Any]]:
     plain.input[:], plain.output[:] = given, wanted
     try:
         evaluator: Any = ReferenceEvaluator(plain, opsets={node.domain: node.opset})
-    except (NotImplementedError, RuntimeError, KeyError, ValueError):
+    except (NotImplementedError, RuntimeError, KeyError, TypeError, ValueError):
         return None  # it has not that operator, or not in that operator set
 
     def run(*inputs: Optional[torch.Tensor]) -> Any:

@@ -217,6 +217,22 @@ def test_a_graph_that_reads_what_nothing_gives_is_refused_with_both_names():
         GraphModule.from_model(model([node("Neg", ["x"], ["y"])], ["x"], ["z"]))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (node("Relu", ["x"], ["y", "z"]), r"node 'y' \(Relu\) lists 2 outputs, .* has 1 to 1"),
+        (node("Cast", ["x"], ["y"]), r"node 'y' \(Cast\) is not what the standard says: .*'to'"),
+        (node("Attention", ["x"], ["y"]), r"\(Attention\) lists 1 inputs, its operator has 3 to 6"),
+        (node("Transpose", ["x"], ["y"], perm="no"), r"node 'y' \(Transpose\) is not what"),
+    ],
+    ids=["too many outputs", "no attribute", "too few inputs", "attribute of another kind"],
+)
+def test_a_node_that_breaks_the_rules_of_its_operator_is_named(wrong, message):
+    given = model([wrong], ["x"], ["y"], opset=23, ir_version=10)
+    with pytest.raises(ConfigError, match=message):
+        GraphModule.from_model(given)
+
+
 def test_a_node_that_cannot_run_is_named_with_the_shapes_it_was_given():
     module = GraphModule.from_model(perceptron())
     with pytest.raises(

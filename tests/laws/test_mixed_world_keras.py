@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from unified_ipu.testing.pool import WarmPool
 FRAMEWORKS = ("torch", "tensorflow")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in FRAMEWORKS),  # ranks load this file
         reason="needs torch and TensorFlow",
@@ -37,6 +37,11 @@ ADAMW = ui.optim.AdamW(lr=0.01, weight_decay=0.1)
 def pool():
     with WarmPool(2, preload=()) as pool:
         yield pool
+
+
+def run(pool: WarmPool, function: Callable[..., Any], size: int = 2, **arguments: Any) -> List[Any]:
+    """One result a rank; TensorFlow is imported and its graphs made within the time."""
+    return pool.run(function, size=size, timeout=140, **arguments)
 
 
 def start_of() -> Dict[str, Any]:
@@ -169,7 +174,7 @@ def test_l5_3_a_torch_and_a_keras_rank_train_as_the_oracle(pool, dtype, optimize
         after_one = after_one or canonical(expected.parameters)
     one, fifty = (1e-12, 1e-12) if dtype == "float64" else (5e-5, 1e-4)
     start = canonical(start_of())
-    ranks = pool.run(train_mlp, dtype=dtype, optimizer=optimizer, timeout=120)
+    ranks = run(pool, train_mlp, dtype=dtype, optimizer=optimizer)
     assert [rank[-1] for rank in ranks] == [["torch"], ["tensorflow"]]
     for begin, first, last, numbers, _ in ranks:
         for name, value in after_one.items():
@@ -224,12 +229,12 @@ def train_convnet(world: Any, *, permutes_before_flatten: bool) -> Any:
 
 
 def test_l5_a_missing_permute_before_flatten_is_an_error_on_both_ranks(pool):
-    for rank, text in enumerate(pool.run(train_convnet, permutes_before_flatten=False)):
+    for rank, text in enumerate(run(pool, train_convnet, permutes_before_flatten=False)):
         assert str(text).startswith(f"rank {rank}: the ranks' losses of one micro-batch differ: ")
         assert "rank 0 (torch) has 2." in text
         assert "; rank 1 (tensorflow) has 2." in text
         assert "Permute" in text
-    assert pool.run(train_convnet, permutes_before_flatten=True) == [1, 1]
+    assert run(pool, train_convnet, permutes_before_flatten=True) == [1, 1]
 
 
 def train_on_digits(world: Any) -> Any:
@@ -263,8 +268,8 @@ def train_on_digits(world: Any) -> Any:
 
 
 def test_l5_2_ranks_of_two_frameworks_share_one_pipeline(pool):
-    together = pool.run(train_on_digits, timeout=150)
-    ((weights, found, outputs),) = pool.run(train_on_digits, size=1, timeout=150)
+    together = run(pool, train_on_digits)
+    ((weights, found, outputs),) = run(pool, train_on_digits, size=1)
     for theirs, their_results, their_outputs in together:
         assert relative(joined(theirs), joined(weights)) < 1e-4
         assert their_results["loss"] == pytest.approx(found["loss"], rel=1e-4)
@@ -322,8 +327,8 @@ def train_normalised(world: Any, *, mixed: bool) -> Any:
 
 
 def test_l5_batch_statistics_are_shared_and_counters_of_one_framework_stay_its_own(pool):
-    torch_rank, keras_rank = pool.run(train_normalised, mixed=True)
-    reference = pool.run(train_normalised, mixed=False)[0]
+    torch_rank, keras_rank = run(pool, train_normalised, mixed=True)
+    reference = run(pool, train_normalised, mixed=False)[0]
     assert torch_rank[2] == ["1.num_batches_tracked"]
     assert len(keras_rank[2]) == 1  # the state of its dropout layer
     trained = ["0.weight", "1.weight", "1.bias", "1.running_mean"]
@@ -344,7 +349,7 @@ def refuse_native(world: Any) -> str:
 
 
 def test_a_keras_optimizer_is_refused_beside_a_torch_rank(pool):
-    for text in pool.run(refuse_native):
+    for text in run(pool, refuse_native):
         assert "rank 1 (tensorflow) has the optimizer SGD of its framework" in text
 
 
@@ -356,7 +361,7 @@ def refuse_other_names(world: Any) -> str:
 
 
 def test_tensors_that_no_name_maps_are_listed_on_both_sides(pool):
-    for text in pool.run(refuse_other_names):
+    for text in run(pool, refuse_other_names):
         assert (
             "Only rank 0 (torch) has:\n"
             "  0.bias [5] float32, trained\n"

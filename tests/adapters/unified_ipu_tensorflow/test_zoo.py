@@ -23,9 +23,13 @@ TARGETS = RNG.normal(size=(ROWS, 2))
 
 @pytest.fixture(autouse=True)
 def _in_float64():
-    before = keras.backend.floatx()
+    # Keras 3 makes its policy of the float type once, so both have to be set.
+    policies, before = keras.mixed_precision, keras.backend.floatx()
+    policy = policies.global_policy()
     keras.backend.set_floatx("float64")
+    policies.set_global_policy("float64")
     yield
+    policies.set_global_policy(policy)
     keras.backend.set_floatx(before)
 
 

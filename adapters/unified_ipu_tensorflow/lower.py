@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Tuple
 
 from unified_ipu.adapter import Lowering, Plan
 from unified_ipu_tensorflow.errors import NAME
+from unified_ipu_tensorflow.lower_ipu import lower_for_ipu
 
 CORE = "core"
 """Done by the update loop, the loader or the reducer; TensorFlow sees nothing of it."""
@@ -59,7 +60,7 @@ def lower(plan: Plan, target: str, *, can_repeat: bool = True) -> Lowering:
 
     Args:
         plan: Any valid plan.
-        target: ``"cpu"``, ``"cuda"``, or another one, which is refused.
+        target: ``"cpu"``, ``"cuda"``, ``"ipu"``, or another one, which is refused.
         can_repeat: Whether this TensorFlow has deterministic kernels to switch on.
 
     Returns:
@@ -67,8 +68,10 @@ def lower(plan: Plan, target: str, *, can_repeat: bool = True) -> Lowering:
 
     Source: ours; ``test_adapter.py`` walks all fields.
     """
+    if target == "ipu":
+        return lower_for_ipu(plan, target)
     if target not in {"cpu", "cuda"}:
-        change = 'set target = "cpu" or "cuda"'
+        change = 'set target = "cpu", "cuda" or "ipu"'
         return Lowering(
             NAME, target, refused=(("target", f"{target} is not written for TensorFlow; {change}"),)
         )

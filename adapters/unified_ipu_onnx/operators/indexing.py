@@ -68,7 +68,10 @@ def slice_attributes(node: Node) -> Function:
 
 def slice_inputs(node: Node) -> Function:
     """Cut by inputs, with steps of either sign."""
-    del node
+    known = _known_cut(node)
+    if known is not None:
+        index = known
+        return lambda x, *_: x[index]
 
     def run(
         x: torch.Tensor,
@@ -81,6 +84,21 @@ def slice_inputs(node: Node) -> Function:
         return _cut(x, starts, ends, along, steps or [1] * len(starts))
 
     return run
+
+
+def _known_cut(node: Node) -> Optional[Tuple[slice, ...]]:
+    """Index for one axis counted from the front, forward, all of it known before; else None."""
+    numbers: List[int] = []
+    for place, absent in ((1, None), (2, None), (3, 0), (4, 1)):
+        value = node.constant(place)
+        if value is None and absent is not None and not node.has_input(place):
+            numbers.append(absent)
+        elif value is not None and value.numel() == 1:
+            numbers.append(int(value))
+        else:
+            return None
+    start, end, axis, step = numbers
+    return (slice(None),) * axis + (slice(start, end, step),) if axis >= 0 and step > 0 else None
 
 
 def _cut(

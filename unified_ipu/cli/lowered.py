@@ -8,6 +8,8 @@ from unified_ipu.adapter import Lowering, NativeCall, available_adapters, load_a
 from unified_ipu.errors import AdapterError
 from unified_ipu.plan import Plan
 
+WIDEST = 80  # a longer call moves its own comment only
+
 
 def lowered(plan: Plan, target: str) -> str:
     """Ask every registered adapter.
@@ -59,7 +61,7 @@ def describe(found: Lowering) -> str:
 
 def _aligned(calls: List[NativeCall]) -> List[str]:
     texts = [(f"{call.name}({native(call.value)})", call.field) for call in calls]
-    width = max(len(text) for text, _ in texts)
+    width = max([len(text) for text, _ in texts if len(text) <= WIDEST], default=0)
     return [f"    {text:<{width}}  # {field}" for text, field in texts]
 
 

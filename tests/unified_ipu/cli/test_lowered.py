@@ -35,6 +35,22 @@ def test_calls_shapes_and_notes_are_written_with_the_fields_they_come_from():
     ]
 
 
+def test_a_long_call_moves_no_comment_but_its_own():
+    long = "x" * 79
+    found = Lowering(
+        "mine",
+        "ipu",
+        calls=(
+            NativeCall("training", "short", 1, "seed"),
+            NativeCall("training", "long", f"={long}", "mesh.stage"),
+        ),
+    )
+    assert describe(found).splitlines()[2:] == [
+        "    short(1)  # seed",
+        f"    long({long})  # mesh.stage",
+    ]
+
+
 def test_what_is_refused_is_written_with_its_reason():
     text = describe(Lowering("mine", "ipu", refused=(("batch.remainder", "set it to pad"),)))
     assert text == "mine on ipu\n  refused\n    batch.remainder: set it to pad\n"

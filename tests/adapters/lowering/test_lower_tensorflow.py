@@ -189,8 +189,14 @@ def test_a_pipeline_accumulates_a_multiple_of_its_overlap(schedule, name, right,
     assert f"got {wrong};" in words
 
 
-def test_inference_does_not_accumulate_and_fills_the_pipeline():
-    settings = {"mesh.stage": 4, "batch.micro_batch_size": 1, "batch.global_batch_size": 16}
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_inference_does_not_accumulate_and_fills_the_pipeline(schedule):
+    settings = {
+        "mesh.stage": 4,
+        "batch.micro_batch_size": 1,
+        "batch.global_batch_size": 16,
+        "pipeline.schedule": schedule,
+    }
     found = calls("inference", **settings)
     assert found["model.compile"] == "=optimizer, loss, steps_per_execution=4"
     assert set(found) == {"model.compile", "model.predict"}
@@ -233,6 +239,8 @@ def test_nothing_is_sharded_over_replicas_of_several_processes():
     assert "replicated_optimizer_state_sharding=True" in found
     assert "offload_weight_update_variables=True" in found
     words = refused(**sharded, **PROCESSES)["ipu.replicated_tensor_sharding"]
+    assert "PopDistStrategy has no sharded tensors" in words
+    words = refused(**PIPELINE, **PROCESSES, **{"ipu.weights": "off-chip"})["ipu.weights"]
     assert "PopDistStrategy has no sharded tensors" in words
 
 
@@ -352,8 +360,9 @@ def test_flags_are_set_together_and_only_if_there_are_some():
         "--synthetic_data_initializer=random"
     }
     assert any("before TensorFlow is imported" in note for note in found.notes)
-    words = refused(**{"compile.cache_dir": "my cache"})["compile.cache_dir"]
-    assert "cut at white space" in words
+    for folder in ("my cache", "cache "):
+        words = refused(**{"compile.cache_dir": folder})["compile.cache_dir"]
+        assert "cut at white space" in words
 
 
 def test_compiling_without_a_device_names_its_version_and_needs_a_folder():

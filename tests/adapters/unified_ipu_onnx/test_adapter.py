@@ -60,7 +60,7 @@ def test_lower_knows_every_field_of_the_plan(target):
 @pytest.mark.parametrize(
     ("target", "changes", "field"),
     [
-        ("ipu", {}, "target"),
+        ("ipu-emulated", {}, "target"),
         ("cpu", {"precision.compute": "bfloat16"}, "precision.compute"),
         ("cpu", {"mesh.stage": 2}, "mesh.stage"),
     ],

@@ -1,4 +1,8 @@
-"""TensorFlow for IPU from a plan, against what its documents and sources say; no SDK is needed."""
+"""TensorFlow for IPU from a plan, against what its documents and sources say; no SDK is needed.
+
+One file, since it is one table of facts: each test is a line of the documents and its literal
+values, and a reader who looks for a setting finds it by its name.
+"""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class GraphModule(torch.nn.Module):
 
         Raises:
             ConfigError: If an input is missing, unknown or given twice.
-            NodeError: If a node cannot compute what it is given.
+            DataError: If a node cannot compute what it is given.
         """
         if kwargs or len(args) != len(self._input_places):
             args = self._by_position(args, kwargs)
@@ -121,7 +121,7 @@ class GraphModule(torch.nn.Module):
 
         Raises:
             ConfigError: If the graph does not compute a value of that name.
-            NodeError: If a node cannot compute what it is given.
+            DataError: If a node cannot compute what it is given.
         """
         unknown = [name for name in outputs if name not in self._places]
         if unknown:

@@ -83,7 +83,7 @@ def execute(steps: Sequence[Sealed], environment: Environment) -> None:
     """Run steps in order; results are left in ``environment``.
 
     Raises:
-        NodeError: If an operator cannot compute what it is given.
+        DataError: If an operator cannot compute what it is given.
     """
     node, reads = ("", ""), None
     try:

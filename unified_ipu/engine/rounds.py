@@ -15,6 +15,9 @@ from unified_ipu.adapter import MicroBatch, Replica
 from unified_ipu.comms import Communicator
 from unified_ipu.errors import ConfigError
 
+_NUMPYS = frozenset(np.dtype(code).name for code in np.typecodes["AllInteger"]) | {
+    *("bool", "float16", "float32", "float64", "complex64", "complex128")
+}
 Rounds = Callable[[Iterable[MicroBatch]], Iterable[MicroBatch]]
 
 
@@ -69,14 +72,13 @@ def form_of(tree: Any) -> Any:
         return {kind: [form_of(child) for child in tree]}
     kind = getattr(tree, "dtype", "")
     dtype = str(getattr(kind, "name", kind)).rpartition(".")[2]
-    try:
-        name = np.dtype(dtype).str
-    except TypeError as error:
+    # Other packages add types to numpy by name, which no other rank may know.
+    if dtype not in _NUMPYS:
         raise ConfigError(
             f"a leaf of the batch is a {type(tree).__name__} of dtype {dtype!r}; a model with "
             "collectives needs leaves of numpy's dtypes, so that ranks without rows can have them"
-        ) from error
-    return {"leaf": [name, list(tree.shape[1:])]}
+        )
+    return {"leaf": [np.dtype(dtype).str, list(tree.shape[1:])]}
 
 
 def empty_like(form: Any) -> Any:

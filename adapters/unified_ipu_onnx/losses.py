@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from onnx import ModelProto
 
-from unified_ipu.adapter import Job, Tree
+from unified_ipu.adapter import Job, Tree, nearest
 from unified_ipu.errors import ConfigError
 from unified_ipu_onnx.class_losses import ClassLoss
 from unified_ipu_onnx.module import GraphModule
 from unified_ipu_onnx.tensors import to_torch
 from unified_ipu_torch.batches import Batch
 from unified_ipu_torch.objectives import ModelObjective, Score, opaque_score
-from unified_ipu_torch.optimizers import nearest
 
 
 def loss_output(loss: Any, module: GraphModule, proto: ModelProto) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from unified_ipu.adapter import Job, losses
+from unified_ipu.adapter import Job, losses, nearest
 from unified_ipu.errors import ConfigError
 from unified_ipu_onnx.class_losses import class_loss
 from unified_ipu_onnx.inference import Inference
@@ -18,7 +18,6 @@ from unified_ipu_onnx.reading import LoadedModel, read_model
 from unified_ipu_onnx.values import put_values
 from unified_ipu_onnx.writing import save_model
 from unified_ipu_torch.objectives import Objective
-from unified_ipu_torch.optimizers import nearest
 from unified_ipu_torch.replica import TorchReplica
 
 

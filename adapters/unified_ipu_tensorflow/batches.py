@@ -7,7 +7,7 @@ TensorFlow takes its tensors for constants, so a variable could become an alias 
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -108,28 +108,6 @@ def input_dtype(model: Any) -> Optional[str]:
         floating = {str(model.variable_dtype)}
     found = floating.pop() if len(floating) == 1 else None
     return found if found in {"float32", "float64"} else None
-
-
-def split(tree: Tree) -> Tuple[Any, Any, Optional[Any]]:
-    """Take ``(x, y)`` or ``(x, y, sample_weight)`` apart.
-
-    Raises:
-        DataError: If the batch is no such pair or triple.
-    """
-    if isinstance(tree, (tuple, list)) and len(tree) in {2, 3}:
-        return tree[0], tree[1], tree[2] if len(tree) == 3 else None  # noqa: PLR2004 a triple
-    what = f"{type(tree).__name__} of {len(tree)}" if hasattr(tree, "__len__") else type(tree)
-    raise DataError(
-        f"loss= needs batches (x, y) or (x, y, sample_weight), got a {what}; return a pair from "
-        "the pipeline, or pass objective=, which gets the batch whole"
-    )
-
-
-def inputs(tree: Tree) -> Any:
-    """Return x of ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, or the whole batch."""
-    if isinstance(tree, (tuple, list)) and len(tree) in {1, 2, 3}:
-        return tree[0]
-    return tree
 
 
 def num_rows(tree: Tree) -> int:

@@ -20,9 +20,9 @@ from typing import (
 import numpy as np
 import tensorflow as tf
 
-from unified_ipu.adapter import HostMetric, Metric, Tree
+from unified_ipu.adapter import HostMetric, Metric, Tree, split_batch
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.batches import Batch, Feed, select_rows, split, to_numpy
+from unified_ipu_tensorflow.batches import Batch, Feed, select_rows, to_numpy
 from unified_ipu_tensorflow.functions import runs_eagerly, structure_of
 from unified_ipu_tensorflow.keras_generation import (
     is_keras,
@@ -158,7 +158,7 @@ def _unchanged(variables: Sequence[Any]) -> Iterator[None]:
 
 
 def _measure(metrics: Mapping[str, Metric], batch: Batch, outputs: Any) -> Pairs:
-    targets = split(batch.tree)[1]
+    targets = split_batch(batch.tree)[1]
     if batch.counted is not None:
         outputs = select_rows(outputs, batch.counted)
         targets = select_rows(targets, batch.counted)

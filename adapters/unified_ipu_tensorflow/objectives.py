@@ -10,9 +10,9 @@ from typing import Any, Callable, Optional, Protocol, Union
 
 import tensorflow as tf
 
-from unified_ipu.adapter import Job, Tree, losses
+from unified_ipu.adapter import Job, Tree, losses, split_batch
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.batches import Batch, Feed, call_model, num_rows, split
+from unified_ipu_tensorflow.batches import Batch, Feed, call_model, num_rows
 from unified_ipu_tensorflow.losses import as_keras_loss, is_loss, reduction_of
 from unified_ipu_tensorflow.output_losses import OutputLosses, compiled_losses
 from unified_ipu_tensorflow.scores import Score, Weighted, with_penalties
@@ -118,13 +118,13 @@ class KnownObjective(Weighted):
     def weight_before(self, batch: Batch) -> Optional[float]:
         """W from ``weight=``; else 0.0 where the targets tell that nothing counts."""
         known = super().weight_before(batch)
-        if known is None and self._losses.is_empty(split(batch.host_tree)[1], batch.counted):
+        if known is None and self._losses.is_empty(split_batch(batch.host_tree)[1], batch.counted):
             return 0.0
         return known
 
     def score(self, model: Any, feed: Feed, weight: Optional[Any], *, training: bool) -> Score:
         """Run model and losses."""
-        x, targets, sample_weight = split(feed.tree)
+        x, targets, sample_weight = split_batch(feed.tree)
         outputs = call_model(model, x, training=training)
         total, counted = self._losses.sum(
             outputs,

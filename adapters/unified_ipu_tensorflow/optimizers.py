@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence
 
 import tensorflow as tf
 
-from unified_ipu.adapter import optim
+from unified_ipu.adapter import choose_trainable, optim
 from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.keras_generation import is_keras, tf_variable
 from unified_ipu_tensorflow.keras_optimizers import KerasOptimizer
 from unified_ipu_tensorflow.updates import ExactOptimizer
 
-_SHOWN = 8
 _FULL = (tf.float32, tf.float64)
 
 
@@ -76,50 +74,6 @@ def is_schedule(schedule: Any) -> bool:
     return is_keras(schedule) and "LearningRateSchedule" in names
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Hint at the names most like one, or list the first of them."""
-    close = difflib.get_close_matches(name, known, n=3)
-    if close:
-        return f"did you mean {' or '.join(repr(one) for one in close)}?"
-    return f"known: {', '.join(known[:_SHOWN])}{', ...' if len(known) > _SHOWN else ''}"
-
-
-def choose_trainable(trainable: Any, names: Sequence[str]) -> List[str]:
-    """Choose the names that are trained.
-
-    Args:
-        trainable: A name, names, a predicate over names, or None: all.
-        names: Of all variables that can be trained.
-
-    Returns:
-        A part of ``names`` in their order.
-
-    Raises:
-        ConfigError: If a name does not exist, or nothing is left.
-    """
-    if not names:
-        raise ConfigError(
-            "the model has no trainable variable; set trainable = True on what should be trained, "
-            "or pass optimizer=None to evaluate only"
-        )
-    if trainable is None:
-        return list(names)
-    if callable(trainable):
-        chosen = [name for name in names if trainable(name)]
-    else:
-        asked = [trainable] if isinstance(trainable, str) else list(trainable)
-        for name in asked:
-            if name not in names:
-                raise ConfigError(
-                    f"trainable= names {name!r}, which is no trainable variable of the model; "
-                    f"{nearest(str(name), names)}"
-                )
-        chosen = [name for name in names if name in set(asked)]
-    if not chosen:
-        raise ConfigError("trainable= leaves no variable to train; name at least one")
-    return chosen
-
-
 def build_optimizer(
     settings: Any, variables: Mapping[str, Any], trainable: Any, schedule: Any = None
 ) -> Optional[Optimizer]:
@@ -151,7 +105,7 @@ def build_optimizer(
                 " of unified_ipu.optim has one already; pass a callable(update) -> factor, or a "
                 "Keras optimizer"
             )
-        chosen = {name: variables[name] for name in choose_trainable(trainable, list(variables))}
+        chosen = {name: variables[name] for name in _choose(trainable, variables)}
         _check_variables(chosen)
         return ExactOptimizer(settings, chosen)
     if not is_keras(settings) or not hasattr(settings, "apply_gradients"):
@@ -161,12 +115,21 @@ def build_optimizer(
         )
     built_on = KerasOptimizer.built_on(settings)
     if built_on is None:
-        names = choose_trainable(trainable, list(variables))
+        names = _choose(trainable, variables)
     else:
         names = _names_of(built_on, variables, trainable)
     chosen = {name: variables[name] for name in names}
     _check_variables(chosen)
     return KerasOptimizer(settings, chosen, schedule)
+
+
+def _choose(trainable: Any, variables: Mapping[str, Any]) -> List[str]:
+    if not variables:
+        raise ConfigError(
+            "the model has no trainable variable; set trainable = True on what should be trained, "
+            "or pass optimizer=None to evaluate only"
+        )
+    return choose_trainable(trainable, list(variables), kind="variable")
 
 
 def _names_of(built_on: Sequence[Any], variables: Mapping[str, Any], trainable: Any) -> List[str]:

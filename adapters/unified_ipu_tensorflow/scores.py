@@ -6,9 +6,9 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple, Union
 
 import tensorflow as tf
 
-from unified_ipu.adapter import Loss, Tree
+from unified_ipu.adapter import Loss, Tree, inputs_of
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.batches import Batch, Feed, call_model, inputs, num_rows
+from unified_ipu_tensorflow.batches import Batch, Feed, call_model, num_rows
 from unified_ipu_tensorflow.keras_generation import is_keras
 from unified_ipu_tensorflow.losses import check_sample_weight, check_whole
 
@@ -50,7 +50,7 @@ class Weighted:
 
     def outputs(self, model: Any, tree: Tree) -> Any:
         """Outputs of the model for x of the batch, in evaluation mode."""
-        return call_model(model, inputs(tree), training=False)
+        return call_model(model, inputs_of(tree), training=False)
 
     def visit(self, model: Any, feed: Feed) -> None:
         """Call the model without its loss, which says nothing of its variables."""

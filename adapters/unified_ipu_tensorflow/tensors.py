@@ -7,11 +7,11 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
-from unified_ipu.adapter import TensorSpec
+from unified_ipu.adapter import TensorSpec, nearest
 from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.keras_generation import tf_variable, trainable_of
 from unified_ipu_tensorflow.names import Named
-from unified_ipu_tensorflow.optimizers import Optimizer, nearest
+from unified_ipu_tensorflow.optimizers import Optimizer
 
 
 class Catalog:

@@ -6,9 +6,9 @@ from typing import Any, Callable, Optional, Tuple
 
 import tensorflow as tf
 
-from unified_ipu.adapter import Loss, Tree
+from unified_ipu.adapter import Loss, Tree, inputs_of, split_batch
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.batches import Batch, Feed, call_model, inputs, select_rows, split
+from unified_ipu_tensorflow.batches import Batch, Feed, call_model, select_rows
 from unified_ipu_tensorflow.scores import (
     Score,
     Weighted,
@@ -42,7 +42,7 @@ class CallableObjective(Weighted):
         Raises:
             ConfigError: If the loss returned neither a tensor nor a pair.
         """
-        x, targets, sample_weight = split(feed.tree)
+        x, targets, sample_weight = split_batch(feed.tree)
         outputs = call_model(model, x, training=training)
         value = self._loss(outputs, targets)
         if isinstance(value, Loss):
@@ -54,7 +54,7 @@ class CallableObjective(Weighted):
     def _score_pair(
         self, model: Any, feed: Feed, outputs: Any, pair: Loss, weight: Optional[Any]
     ) -> Score:
-        _, targets, sample_weight = split(feed.tree)
+        _, targets, sample_weight = split_batch(feed.tree)
         if sample_weight is not None:
             raise ConfigError(
                 "a loss that returns a Loss counts by itself and cannot weigh rows, but the batch "
@@ -141,7 +141,7 @@ class UserObjective:
 
     def outputs(self, model: Any, tree: Tree) -> Any:
         """Outputs of the model for x of the batch, in evaluation mode."""
-        return call_model(model, inputs(tree), training=False)
+        return call_model(model, inputs_of(tree), training=False)
 
     def visit(self, model: Any, feed: Feed) -> None:
         """Call the objective, which alone knows how it calls the model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -60,28 +60,6 @@ def read_batch(micro: MicroBatch, device: torch.device, copies: Optional[Copies]
 def _padding(sample_weight: Any) -> Optional[Any]:
     counted = np.asarray(sample_weight) != 0
     return None if counted.all() else counted
-
-
-def split(tree: Tree) -> Tuple[Any, Any, Optional[Any]]:
-    """Take ``(x, y)`` or ``(x, y, sample_weight)`` apart.
-
-    Raises:
-        DataError: If the batch is no such pair or triple.
-    """
-    if isinstance(tree, (tuple, list)) and len(tree) in {2, 3}:
-        return tree[0], tree[1], tree[2] if len(tree) == 3 else None  # noqa: PLR2004 a triple
-    what = f"{type(tree).__name__} of {len(tree)}" if hasattr(tree, "__len__") else type(tree)
-    raise DataError(
-        f"loss= needs batches (x, y) or (x, y, sample_weight), got a {what}; return a pair from "
-        "the pipeline, or pass objective=, which gets the batch whole"
-    )
-
-
-def inputs(tree: Tree) -> Any:
-    """Return x of ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, or the whole batch."""
-    if isinstance(tree, (tuple, list)) and len(tree) in {1, 2, 3}:
-        return tree[0]
-    return tree
 
 
 def call_model(model: Any, x: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Protocol, Tuple
 import numpy as np
 import torch
 
-from unified_ipu.adapter import Job, Loss, Tree, losses
+from unified_ipu.adapter import Job, Loss, Tree, losses, split_batch
 from unified_ipu.errors import ConfigError
-from unified_ipu_torch.batches import Batch, call_model, split
+from unified_ipu_torch.batches import Batch, call_model
 from unified_ipu_torch.losses import KnownLoss, as_module, denominator, module_of
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -148,7 +148,7 @@ class KnownObjective:
 
     def weight_before(self, batch: Batch) -> Optional[float]:
         """W from ``weight=``, else from the targets; rows if samples have weights."""
-        _, targets, sample_weight = split(batch.host_tree)
+        _, targets, sample_weight = split_batch(batch.host_tree)
         if self._weight is not None:
             return _given_weight(self._weight, batch)
         if sample_weight is not None:
@@ -157,7 +157,7 @@ class KnownObjective:
 
     def score(self, model: torch.nn.Module, batch: Batch, weight: Optional[float]) -> Score:
         """Run model and loss."""
-        x, targets, sample_weight = split(batch.tree)
+        x, targets, sample_weight = split_batch(batch.tree)
         outputs = call_model(model, x)
         read = outputs if self._select is None else self._select(outputs)
         if batch.counted is None and sample_weight is None:
@@ -175,7 +175,7 @@ class KnownObjective:
 
     def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
         """Outputs of the model."""
-        return call_model(model, split(tree)[0])
+        return call_model(model, split_batch(tree)[0])
 
 
 class OpaqueObjective:
@@ -201,14 +201,14 @@ class OpaqueObjective:
 
     def score(self, model: torch.nn.Module, batch: Batch, weight: Optional[float]) -> Score:
         """Run model and loss."""
-        x, targets, sample_weight = split(batch.tree)
+        x, targets, sample_weight = split_batch(batch.tree)
         outputs = call_model(model, x)
         value = _checked_loss(self._loss(outputs, targets), "loss=")
         return opaque_score(value, batch, sample_weight, self._reduction, weight, outputs)
 
     def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
         """Outputs of the model."""
-        return call_model(model, split(tree)[0])
+        return call_model(model, split_batch(tree)[0])
 
 
 class ModelObjective:

@@ -2,56 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, Sequence
+from typing import Any, Dict, Iterator, List, Mapping
 
 import torch
 
-from unified_ipu.adapter import optim
+from unified_ipu.adapter import choose_trainable, optim
 from unified_ipu.errors import ConfigError
 
 _HALF = (torch.float16, torch.bfloat16)
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Hint at the nearest known names, or list the first of them."""
-    close = difflib.get_close_matches(name, known, n=3)
-    if close:
-        return f"did you mean {' or '.join(repr(c) for c in close)}?"
-    return f"known: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}"  # noqa: PLR2004 a line
-
-
-def choose_trainable(trainable: Any, names: Sequence[str]) -> List[str]:
-    """Names that ``ui.optim`` trains.
-
-    Args:
-        trainable: A name, names, a predicate over names, or None: all.
-        names: Of all parameters that require a gradient.
-
-    Returns:
-        A part of ``names`` in their order.
-
-    Raises:
-        ConfigError: If a name does not exist, or nothing is left.
-    """
-    if trainable is None:
-        return list(names)
-    if callable(trainable):
-        chosen = [name for name in names if trainable(name)]
-    else:
-        asked = [trainable] if isinstance(trainable, str) else list(trainable)
-        for name in asked:
-            if name not in names:
-                raise ConfigError(
-                    f"trainable= names {name!r}, which is no parameter that requires a gradient; "
-                    f"{nearest(str(name), names)}"
-                )
-        chosen = [name for name in names if name in set(asked)]
-    if not chosen:
-        raise ConfigError("trainable= leaves no parameter to train; name at least one")
-    return chosen
 
 
 def build_optimizer(

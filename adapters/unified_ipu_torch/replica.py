@@ -18,16 +18,16 @@ from unified_ipu.adapter import (
     Tally,
     TensorSpec,
     Tree,
+    inputs_of,
+    split_batch,
 )
 from unified_ipu.errors import ConfigError
 from unified_ipu.events import Counters
 from unified_ipu_torch.batches import (
     Batch,
     call_model,
-    inputs,
     read_batch,
     select_rows,
-    split,
     to_numpy,
 )
 from unified_ipu_torch.bystanders import Bystanders
@@ -293,7 +293,7 @@ class TorchReplica:
     def _measure(
         self, metrics: Mapping[str, Metric], batch: Batch, outputs: Any
     ) -> Dict[str, Tuple[Any, Any]]:
-        x, targets, _ = split(batch.tree)
+        x, targets, _ = split_batch(batch.tree)
         if outputs is None:
             outputs = call_model(self._inference, x)
         if batch.counted is not None:
@@ -313,7 +313,7 @@ class TorchReplica:
             batch = read_batch(micro, self._device, self._copies)
             if isinstance(self._objective, ModelObjective):
                 return to_numpy(self._objective.outputs(call_model(self._inference, batch.tree)))
-            return to_numpy(call_model(self._inference, inputs(batch.tree)))
+            return to_numpy(call_model(self._inference, inputs_of(batch.tree)))
 
     def read(self, names: Sequence[str]) -> Dict[str, Any]:
         """Copies of the named tensors."""

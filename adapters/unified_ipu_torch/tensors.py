@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
-from unified_ipu.adapter import TensorSpec
+from unified_ipu.adapter import TensorSpec, nearest
 from unified_ipu.errors import ConfigError
 from unified_ipu_torch.batches import alias
-from unified_ipu_torch.optimizers import nearest
 
 
 class Catalog:

@@ -54,7 +54,16 @@ from unified_ipu.adapter.registry import (
     load_adapter as load_adapter,
     registered as registered,
 )
-from unified_ipu.adapter.tree import leaves as leaves, rows as rows
+from unified_ipu.adapter.trainable import (
+    choose_trainable as choose_trainable,
+    nearest as nearest,
+)
+from unified_ipu.adapter.tree import (
+    inputs_of as inputs_of,
+    leaves as leaves,
+    rows as rows,
+    split_batch as split_batch,
+)
 
 __all__ = [
     "Adapter",
@@ -92,16 +101,20 @@ __all__ = [
     "available_adapters",
     "canonical_tensors",
     "check_dtype",
+    "choose_trainable",
     "crossing_dtypes",
     "find_adapter",
+    "inputs_of",
     "is_aligned",
     "leaves",
     "load_adapter",
     "losses",
     "metrics",
     "named",
+    "nearest",
     "optim",
     "owner_of",
     "registered",
     "rows",
+    "split_batch",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 from unified_ipu.errors import DataError
 
@@ -47,3 +47,25 @@ def rows(tree: Any) -> int:
     if count < 0:
         raise DataError("the batch has no array in it; expected (x, y) or a tree of arrays")
     return count
+
+
+def split_batch(tree: Any) -> Tuple[Any, Any, Optional[Any]]:
+    """Take ``(x, y)`` or ``(x, y, sample_weight)`` apart.
+
+    Raises:
+        DataError: If the batch is no such pair or triple.
+    """
+    if isinstance(tree, (tuple, list)) and len(tree) in {2, 3}:
+        return tree[0], tree[1], tree[2] if len(tree) == 3 else None  # noqa: PLR2004 a triple
+    what = f"{type(tree).__name__} of {len(tree)}" if hasattr(tree, "__len__") else type(tree)
+    raise DataError(
+        f"loss= needs batches (x, y) or (x, y, sample_weight), got a {what}; return a pair from "
+        "the pipeline, or pass objective=, which gets the batch whole"
+    )
+
+
+def inputs_of(tree: Any) -> Any:
+    """Return x of ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, or the whole batch."""
+    if isinstance(tree, (tuple, list)) and len(tree) in {1, 2, 3}:
+        return tree[0]
+    return tree

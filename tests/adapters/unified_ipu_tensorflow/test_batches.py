@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from unified_ipu.adapter import Copies, MicroBatch
+from unified_ipu.adapter import Copies, MicroBatch, inputs_of, split_batch
 from unified_ipu.errors import DataError
 from unified_ipu_tensorflow.batches import (
     input_dtype,
-    inputs,
     read_batch,
     select_rows,
-    split,
     to_numpy,
 )
 
@@ -126,12 +124,12 @@ def test_layouts_that_tensorflow_lacks_are_copied():
 
 
 def test_parts_of_a_batch():
-    assert split((1, 2)) == (1, 2, None)
-    assert split([1, 2, 3]) == (1, 2, 3)
-    assert inputs((1, 2)) == 1
-    assert inputs({"x": 1}) == {"x": 1}
+    assert split_batch((1, 2)) == (1, 2, None)
+    assert split_batch([1, 2, 3]) == (1, 2, 3)
+    assert inputs_of((1, 2)) == 1
+    assert inputs_of({"x": 1}) == {"x": 1}
     with pytest.raises(DataError, match="objective="):
-        split({"x": 1})
+        split_batch({"x": 1})
 
 
 def test_rows_are_selected_where_there_are_rows():

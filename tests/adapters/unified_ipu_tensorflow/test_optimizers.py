@@ -13,7 +13,6 @@ from unified_ipu.testing.oracle import adam_step, sgd_step
 from unified_ipu_tensorflow.gradients import alias
 from unified_ipu_tensorflow.optimizers import (
     build_optimizer as _build_optimizer,
-    choose_trainable,
     is_schedule,
 )
 
@@ -261,17 +260,11 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(saved, words):
     assert optimizer.scalars() == before
 
 
-def test_trainable_names_what_is_trained():
-    names = ["a/kernel", "a/bias", "b/kernel"]
-    assert choose_trainable(None, names) == names
-    assert choose_trainable("a/bias", names) == ["a/bias"]
-    assert choose_trainable(["b/kernel", "a/kernel"], names) == ["a/kernel", "b/kernel"]
-    assert choose_trainable(lambda name: name.startswith("a"), names) == ["a/kernel", "a/bias"]
-    for wrong, words in (("a/kernal", "'a/kernel'"), (lambda _: False, "leaves no variable")):
-        with pytest.raises(ConfigError, match=words):
-            choose_trainable(wrong, names)
+def test_a_model_that_nothing_can_be_trained_of_is_refused():
     with pytest.raises(ConfigError, match="no trainable variable"):
-        choose_trainable(None, [])
+        _build_optimizer(optim.SGD(0.1), {}, None)
+    with pytest.raises(ConfigError, match="leaves no variable"):
+        _build_optimizer(optim.SGD(0.1), {"w": tf.Variable(0.0)}, lambda _: False)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "complex64"])

@@ -7,7 +7,7 @@ from torch import nn
 
 from unified_ipu.adapter import Job, MicroBatch, optim
 from unified_ipu.errors import ConfigError
-from unified_ipu_torch.optimizers import choose_trainable, follow_parameters
+from unified_ipu_torch.optimizers import follow_parameters
 
 X = np.random.default_rng(0).standard_normal((8, 3))
 Y = np.random.default_rng(1).standard_normal((8, 2))
@@ -131,19 +131,6 @@ def test_frozen_parameters_and_those_outside_the_optimizer_do_not_move(drive):
     moved = [not torch.equal(p, b) for p, b in zip(model.parameters(), before)]
     assert moved == [False] * 4 + [True] * 2
     assert all(p.grad is None for p in outside)
-
-
-def test_trainable_takes_names_a_predicate_or_nothing():
-    names = ["a.weight", "a.bias", "b.weight"]
-    assert choose_trainable(None, names) == names
-    assert choose_trainable(["b.weight", "a.weight"], names) == ["a.weight", "b.weight"]
-    assert choose_trainable("a.bias", names) == ["a.bias"]
-    assert choose_trainable(lambda name: name.startswith("a"), names) == names[:2]
-
-
-def test_a_name_that_does_not_exist_is_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"a\.wieght.*did you mean 'a\.weight'"):
-        choose_trainable(["a.wieght"], ["a.weight", "b"])
 
 
 def test_training_nothing_is_refused(build):

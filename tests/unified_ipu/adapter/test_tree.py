@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unified_ipu.adapter import leaves, rows
+from unified_ipu.adapter import inputs_of, leaves, rows, split_batch
 from unified_ipu.errors import DataError
 
 
@@ -34,3 +34,25 @@ def test_a_scalar_leaf_has_no_rows():
 def test_an_empty_tree_has_no_rows():
     with pytest.raises(DataError, match="no array"):
         rows({})
+
+
+@pytest.mark.parametrize(
+    ("batch", "parts"),
+    [(("x", "y"), ("x", "y", None)), (["x", "y", "w"], ("x", "y", "w"))],
+)
+def test_a_pair_or_a_triple_is_taken_apart(batch, parts):
+    assert split_batch(batch) == parts
+
+
+@pytest.mark.parametrize("batch", [("x",), ("x", "y", "w", "z"), {"x": 1}, 5])
+def test_what_is_no_pair_is_refused_with_what_to_pass(batch):
+    with pytest.raises(DataError, match=r"\(x, y\) or \(x, y, sample_weight\).*objective="):
+        split_batch(batch)
+
+
+@pytest.mark.parametrize(
+    ("batch", "x"),
+    [(("x",), "x"), (("x", "y"), "x"), (["x", "y", "w"], "x"), ({"x": 1}, {"x": 1}), ("x", "x")],
+)
+def test_the_inputs_are_the_first_part_or_the_whole_batch(batch, x):
+    assert inputs_of(batch) == x

@@ -93,5 +93,6 @@ benchmark-import: install
 	$(VENV)/bin/python benchmarks/import_time.py
 
 clean:
-	rm -rf $(VENV) $(VENV_FLOOR) $(VENV_FLOOR_TENSORFLOW) $(VENV_WHEEL) dist build .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf $(VENV) $(VENV_FLOOR) $(VENV_FLOOR_TENSORFLOW) $(VENV_WHEEL) dist build \
+	  .pytest_cache .mypy_cache .ruff_cache \
 	  .hypothesis .import_linter_cache

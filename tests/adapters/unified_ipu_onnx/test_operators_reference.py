@@ -58,6 +58,37 @@ def test_a_node_behind_a_weight_is_refused_by_name_instead() -> None:
         GraphModule.from_model(graph(nodes, inputs, [("y", TensorProto.FLOAT)], held))
 
 
+@pytest.mark.parametrize("is_behind_a_weight", [False, True])
+def test_the_evaluator_is_not_asked_for_a_node_behind_a_weight(
+    monkeypatch: pytest.MonkeyPatch, is_behind_a_weight: bool
+) -> None:
+    # Differentiable by its schema, and an evaluator that would compute it.
+    monkeypatch.setattr(
+        "unified_ipu_onnx.building.by_reference", lambda proto, node: lambda x, regions: x * 2
+    )
+    nodes = [
+        helper.make_node("Add", ["x", "w"], ["moved"]),
+        helper.make_node(
+            "MaxRoiPool",
+            ["moved" if is_behind_a_weight else "x", "regions"],
+            ["y"],
+            name="pool",
+            pooled_shape=[1, 1],
+        ),
+    ]
+    held = [helper.make_tensor("w", TensorProto.FLOAT, [1], [0.5])]
+    inputs = [("x", TensorProto.FLOAT, [1, 1, 2, 2]), ("regions", TensorProto.FLOAT, [1, 5])]
+    given = graph(nodes, inputs, [("y", TensorProto.FLOAT), ("moved", TensorProto.FLOAT)], held)
+    if is_behind_a_weight:
+        with pytest.raises(CapabilityError, match=r"MaxRoiPool \(node 'pool'"):
+            GraphModule.from_model(given)
+        return
+    module = GraphModule.from_model(given)
+    assert [node.op_type for node in module.fallbacks] == ["MaxRoiPool"]
+    y = module(torch.ones(1, 1, 2, 2), torch.zeros(1, 5))["y"]
+    assert y.tolist() == [[[[2.0, 2.0], [2.0, 2.0]]]]
+
+
 def test_a_decoder_of_pictures_is_refused_although_the_evaluator_lists_it() -> None:
     """It needs a package that is not there, and would say so in the middle of an epoch."""
     node = helper.make_node("ImageDecoder", ["bytes"], ["y"], name="decode")

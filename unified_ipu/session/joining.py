@@ -11,6 +11,7 @@ from typing import List, Optional, Sequence, Tuple, Union
 
 from unified_ipu.errors import ConfigError, PlanError
 from unified_ipu.plan import Plan, check_built, merge_plan, resolve_mesh
+from unified_ipu.session.poprun import check_poprun
 from unified_ipu.world import (
     Mesh,
     Place,
@@ -71,6 +72,7 @@ def join_plan(
     if plan is None and (folder / "plan.toml").is_file():
         plan = folder / "plan.toml"
     merged = merge_plan(plan, plan_path=plan_path, settings=settings)
+    check_poprun(merged, world)
     check_built(merged)
     if world.launcher == "none":
         _check_alone(merged, arguments, plan_path, settings)

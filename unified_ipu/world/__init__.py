@@ -19,6 +19,11 @@ from unified_ipu.world.packages import (
     installed_packages as installed_packages,
 )
 from unified_ipu.world.place import Place as Place
+from unified_ipu.world.popdist import (
+    PopDist as PopDist,
+    join_popdist as join_popdist,
+    read_popdist as read_popdist,
+)
 
 __all__ = [
     "Conflict",
@@ -26,10 +31,13 @@ __all__ = [
     "Mesh",
     "Packages",
     "Place",
+    "PopDist",
     "World",
     "conflicts",
     "current_environment",
     "installed_packages",
+    "join_popdist",
+    "read_popdist",
     "read_world",
     "unread_launcher",
     "usable_cores",

@@ -39,6 +39,13 @@ from unified_ipu.adapter.crossing import (
     named as named,
     owner_of as owner_of,
 )
+from unified_ipu.adapter.device_contract import (
+    Device as Device,
+    DeviceTally as DeviceTally,
+    DeviceUpdate as DeviceUpdate,
+    Measure as Measure,
+)
+from unified_ipu.adapter.host_batch import host_batch as host_batch
 from unified_ipu.adapter.metrics import (
     GatheredMetric as GatheredMetric,
     HostMetric as HostMetric,
@@ -46,6 +53,11 @@ from unified_ipu.adapter.metrics import (
 from unified_ipu.adapter.names import (
     CanonicalTensor as CanonicalTensor,
     canonical_tensors as canonical_tensors,
+)
+from unified_ipu.adapter.native_calls import (
+    apply_native_calls as apply_native_calls,
+    native_arguments as native_arguments,
+    native_value as native_value,
 )
 from unified_ipu.adapter.record import Record as Record
 from unified_ipu.adapter.registry import (
@@ -76,7 +88,10 @@ __all__ = [
     "Copies",
     "CopyReason",
     "CountsCopies",
+    "Device",
     "DeviceCall",
+    "DeviceTally",
+    "DeviceUpdate",
     "Executor",
     "GatheredMetric",
     "HostMetric",
@@ -84,6 +99,7 @@ __all__ = [
     "Kernels",
     "Loss",
     "Lowering",
+    "Measure",
     "Metric",
     "MicroBatch",
     "NativeCall",
@@ -97,6 +113,7 @@ __all__ = [
     "TensorSpec",
     "Tree",
     "Update",
+    "apply_native_calls",
     "array_of",
     "available_adapters",
     "canonical_tensors",
@@ -104,6 +121,7 @@ __all__ = [
     "choose_trainable",
     "crossing_dtypes",
     "find_adapter",
+    "host_batch",
     "inputs_of",
     "is_aligned",
     "leaves",
@@ -111,6 +129,8 @@ __all__ = [
     "losses",
     "metrics",
     "named",
+    "native_arguments",
+    "native_value",
     "nearest",
     "optim",
     "owner_of",

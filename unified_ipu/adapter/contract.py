@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import (
+    TYPE_CHECKING,
     Any,
     Callable,
     ContextManager,
@@ -27,6 +28,9 @@ from unified_ipu.adapter.capability import Capability, Support
 from unified_ipu.comms import Buffer, Kernels
 from unified_ipu.plan import Plan, Slot, TensorSpec
 from unified_ipu.world import Place
+
+if TYPE_CHECKING:
+    from unified_ipu.adapter.device_contract import Device
 
 Tree = Any  # dict, tuple or list of arrays that share axis 0
 Array = Any
@@ -439,8 +443,11 @@ class Adapter(Protocol):
         """Where the framework wants its models built; seeds the generators."""
         ...
 
-    def build(self, job: Job, plan: Plan, place: Place) -> Union[Replica, Executor]:
-        """Check the job and return what drives the model; runs no forward."""
+    def build(self, job: Job, plan: Plan, place: Place) -> Union[Replica, Device, Executor]:
+        """Check the job and return what drives the model; runs no forward.
+
+        A ``Replica`` on host targets, a ``Device`` on those that run whole calls.
+        """
         ...
 
     def denominator(self, loss: Any) -> Optional[str]:

@@ -45,6 +45,11 @@ from unified_ipu.adapter.device_contract import (
     DeviceUpdate as DeviceUpdate,
     Measure as Measure,
 )
+from unified_ipu.adapter.eject import (
+    EjectRequest as EjectRequest,
+    Ejects as Ejects,
+    NativeText as NativeText,
+)
 from unified_ipu.adapter.host_batch import host_batch as host_batch
 from unified_ipu.adapter.metrics import (
     GatheredMetric as GatheredMetric,
@@ -58,6 +63,13 @@ from unified_ipu.adapter.native_calls import (
     apply_native_calls as apply_native_calls,
     native_arguments as native_arguments,
     native_value as native_value,
+)
+from unified_ipu.adapter.native_text import (
+    call_text as call_text,
+    expression_text as expression_text,
+    literal as literal,
+    native_code as native_code,
+    setting_text as setting_text,
 )
 from unified_ipu.adapter.record import Record as Record
 from unified_ipu.adapter.registry import (
@@ -92,6 +104,8 @@ __all__ = [
     "DeviceCall",
     "DeviceTally",
     "DeviceUpdate",
+    "EjectRequest",
+    "Ejects",
     "Executor",
     "GatheredMetric",
     "HostMetric",
@@ -103,6 +117,7 @@ __all__ = [
     "Metric",
     "MicroBatch",
     "NativeCall",
+    "NativeText",
     "Place",
     "Plan",
     "Record",
@@ -116,25 +131,30 @@ __all__ = [
     "apply_native_calls",
     "array_of",
     "available_adapters",
+    "call_text",
     "canonical_tensors",
     "check_dtype",
     "choose_trainable",
     "crossing_dtypes",
+    "expression_text",
     "find_adapter",
     "host_batch",
     "inputs_of",
     "is_aligned",
     "leaves",
+    "literal",
     "load_adapter",
     "losses",
     "metrics",
     "named",
     "native_arguments",
+    "native_code",
     "native_value",
     "nearest",
     "optim",
     "owner_of",
     "registered",
     "rows",
+    "setting_text",
     "split_batch",
 ]

@@ -29,6 +29,7 @@ class Record:
         updates: Updates that happened.
         metric_sums: The objective's metrics over the call and the world, ``{name: (sum, weight)}``.
         seconds: Wall seconds of this rank by phase inside the call.
+        loss_scale: What the next call begins with; 1 without a loss scale.
     """
 
     update: int
@@ -42,6 +43,7 @@ class Record:
     updates: int
     metric_sums: Mapping[str, Tuple[float, float]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    loss_scale: float = 1.0
 
     @property
     def loss(self) -> float:
@@ -67,6 +69,7 @@ class Record:
             "lr": self.lr,
             "grad_norm": self.grad_norm,
             "skipped": self.skipped,
+            "loss_scale": self.loss_scale,
             "updates": self.updates,
             "metrics": self.metrics,
             "seconds": dict(self.seconds),

@@ -1,83 +1,44 @@
-"""Two ways from accumulated gradients to the ones that are applied: alone, and with other ranks.
+"""Ways from accumulated gradients to the ones that are applied: alone, and with other ranks.
 
-Both end in the same ``Outcome``. Alone, nothing is copied: the replica's own gradients are scaled
+All end in the same ``Outcome``. Alone, nothing is copied: the replica's own gradients are scaled
 when they are applied. With other ranks, they lie in shared memory and the reducer divides and clips
-while it hands out the sums.
+while it hands out the sums; buckets in half precision it hands out as they are, see ``_HalfPath``.
 """
 
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
-from typing import Any, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
+from dataclasses import replace
+from typing import Any, List, Optional, Sequence
 
 from unified_ipu.adapter import Replica, Tally, TensorSpec, Update
-from unified_ipu.comms import Communicator, GradientReducer, NonFinite
+from unified_ipu.comms import Communicator, GradientReducer, NonFinite, Reduction
 from unified_ipu.engine.header import HeaderLayout, metrics_fit
+from unified_ipu.engine.loss_scale import LossScale
+from unified_ipu.engine.outcome import NO_METRICS, GradientPath, Outcome
 from unified_ipu.engine.rules import UpdateRules
 from unified_ipu.events import PhaseClock
 from unified_ipu.plan import plan_buckets
 
-_NO_METRICS: Mapping[str, Tuple[float, float]] = MappingProxyType({})
-
-
-class Outcome(NamedTuple):
-    """What all ranks agreed on about one update.
-
-    Args:
-        loss_sum: S over the world.
-        weight: W over the world.
-        samples: Real samples over the world.
-        happened: Whether the optimizer may step.
-        used: One flag a trained tensor: whether any rank used it.
-        scale: What ``Replica.apply`` still has to multiply the gradients with.
-        norm: Global norm of the divided gradient before clipping.
-        metrics: ``{name: (sum, weight)}`` over the world.
-        changed_metrics: Ranks whose metric names changed.
-        non_finite: The first gradient that is not finite, or None.
-    """
-
-    loss_sum: float
-    weight: float
-    samples: int
-    happened: bool
-    used: Sequence[bool] = ()
-    scale: float = 1.0
-    norm: float = math.nan
-    metrics: Mapping[str, Tuple[float, float]] = _NO_METRICS
-    changed_metrics: int = 0
-    non_finite: Optional[NonFinite] = None
-
-
-class GradientPath(Protocol):
-    """From the gradients of one update's micro-batches to those the optimizer sees."""
-
-    def scale(self, update: Update) -> float:
-        """Return the factor every micro-batch's dS is multiplied with."""
-        ...
-
-    def finish(
-        self,
-        update: Update,
-        tally: Tally,
-        *,
-        samples: int,
-        ran: bool,
-        metric_names: Optional[Sequence[str]],
-    ) -> Outcome:
-        """Reduce, divide and clip; collective."""
-        ...
-
-    def close(self) -> None:
-        """Free what was allocated."""
-        ...
-
 
 class _Shared:
-    """The division, the same on both paths."""
+    """The division, the same on all paths."""
 
-    def __init__(self, rules: UpdateRules) -> None:
+    def __init__(self, rules: UpdateRules, loss_scale: Optional[LossScale]) -> None:
         self.rules = rules
+        self._loss_scale = loss_scale
+        self._scale = 1.0
+
+    def scale(self, update: Update) -> float:
+        """As ``GradientPath.scale``."""
+        plain = self._plain_scale(update)
+        self._scale = plain if self._loss_scale is None else self._loss_scale.seed(plain)
+        return self._scale
+
+    def _plain_scale(self, update: Update) -> float:
+        """The scale without a loss scale."""
+        del update
+        return 1.0 / self.rules.reference_weight
 
     def factor(self, weight: float, accumulated_scale: float) -> Optional[float]:
         """Return what turns the accumulated sum into g, or None if the update may not happen."""
@@ -89,21 +50,24 @@ class _Shared:
 class _LocalPath(_Shared):
     """One replica: what it counted is the outcome, the gradients stay the framework's."""
 
-    def __init__(self, replica: Replica, rules: UpdateRules, trained: Sequence[TensorSpec]) -> None:
-        super().__init__(rules)
+    def __init__(
+        self,
+        replica: Replica,
+        rules: UpdateRules,
+        trained: Sequence[TensorSpec],
+        loss_scale: Optional[LossScale],
+    ) -> None:
+        super().__init__(rules, loss_scale)
         self._replica = replica
         self._trained = trained
-        self._scale = 1.0
 
-    def scale(self, update: Update) -> float:
+    def _plain_scale(self, update: Update) -> float:
         # When W is known before forward, backward itself divides and no pass over g is needed.
         if self.rules.reduction == "sum":
-            self._scale = 1.0
-        elif self._replica.counts_samples and update.samples > 0:
-            self._scale = 1.0 / update.samples
-        else:
-            self._scale = 1.0 / self.rules.reference_weight
-        return self._scale
+            return 1.0
+        if self._replica.counts_samples and update.samples > 0:
+            return 1.0 / update.samples
+        return 1.0 / self.rules.reference_weight
 
     def finish(
         self,
@@ -117,7 +81,7 @@ class _LocalPath(_Shared):
         del update, ran
         changed = 0 if metrics_fit(tally, metric_names) else 1
         counted = tally.loss_sum, tally.weight, samples
-        metrics = _NO_METRICS
+        metrics = NO_METRICS
         if tally.metrics and not changed:
             metrics = {name: tally.metrics[name] for name in metric_names or ()}
         factor = None if changed else self.factor(tally.weight, self._scale)
@@ -144,19 +108,16 @@ class _ReducedPath(_Shared):
         reducer: GradientReducer,
         header: HeaderLayout,
         rules: UpdateRules,
+        loss_scale: Optional[LossScale],
         *,
         communicator: Communicator,
         clock: PhaseClock,
     ) -> None:
-        super().__init__(rules)
+        super().__init__(rules, loss_scale)
         self._header = header
         self._reducer = reducer
         self._communicator = communicator
         self._clock = clock
-
-    def scale(self, update: Update) -> float:
-        del update
-        return 1.0 / self.rules.reference_weight
 
     def finish(
         self,
@@ -172,9 +133,7 @@ class _ReducedPath(_Shared):
         self._header.write(mine, tally, samples=samples, metric_names=metric_names)
         waited = self._communicator.waiting_seconds
         with self._clock.phase("communication"):
-            done = self._reducer.reduce(
-                contributes=ran, divide=self._divide, clip_norm=self.rules.clip_norm
-            )
+            done = self._reduce(ran)
         self._clock.move("communication", "waiting", self._communicator.waiting_seconds - waited)
         weight, loss_sum, count, changed = done.header[:4].tolist()
         return Outcome(
@@ -183,26 +142,66 @@ class _ReducedPath(_Shared):
             int(count),
             happened=done.factor is not None and done.non_finite is None,
             used=self._header.used(done.header),
-            metrics=self._header.metrics(done.header, metric_names)
-            if metric_names
-            else _NO_METRICS,
+            metrics=self._header.metrics(done.header, metric_names) if metric_names else NO_METRICS,
             changed_metrics=int(changed),
             norm=math.sqrt(done.squared_norm) if done.squared_norm >= 0.0 else math.nan,
             non_finite=done.non_finite,
         )
 
+    def _reduce(self, ran: bool) -> Reduction:
+        return self._reducer.reduce(
+            contributes=ran, divide=self._divide, clip_norm=self.rules.clip_norm
+        )
+
     def _divide(self, header: Any) -> Optional[float]:
         if header[3]:
             return None
-        return self.factor(float(header[0]), 1.0 / self.rules.reference_weight)
+        return self.factor(float(header[0]), self._scale)
 
     def close(self) -> None:
         self._reducer.close()
 
 
-def local_path(replica: Replica, rules: UpdateRules, trained: Sequence[TensorSpec]) -> GradientPath:
+class _HalfPath(_ReducedPath):
+    """Buckets in half precision, which hold the sums as they were scaled for backward.
+
+    Divided and without the loss scale they would be too small for half precision again, so both is
+    left to ``Replica.apply``, in the parameters' own type, and clipping with it. Sums are written
+    divided by a power of two that is at least the number of ranks: where all contributions fit,
+    what is written fits.
+    """
+
+    def finish(self, update: Update, tally: Tally, **rest: Any) -> Outcome:
+        """As ``_ReducedPath.finish``."""
+        outcome = super().finish(update, tally, **rest)
+        if not outcome.happened:
+            return outcome
+        rest_factor = self.factor(outcome.weight, self._scale * self._written)
+        if rest_factor is None:
+            return outcome._replace(happened=False)
+        norm, limit = outcome.norm * rest_factor, self.rules.clip_norm
+        clip = limit / norm if limit is not None and norm > limit else 1.0
+        return outcome._replace(scale=rest_factor * clip, norm=norm)
+
+    @property
+    def _written(self) -> float:
+        return 0.5 ** math.ceil(math.log2(self._communicator.size))
+
+    def _reduce(self, ran: bool) -> Reduction:
+        return self._reducer.reduce(contributes=ran, divide=self._divide)
+
+    def _divide(self, header: Any) -> Optional[float]:
+        return None if super()._divide(header) is None else self._written
+
+
+def local_path(
+    replica: Replica,
+    rules: UpdateRules,
+    trained: Sequence[TensorSpec],
+    loss_scale: Optional[LossScale],
+) -> GradientPath:
     """Return the path of a world with one replica."""
-    return _LocalPath(replica, rules, trained)
+    return _LocalPath(replica, rules, trained, loss_scale)
 
 
 def reduced_path(
@@ -210,12 +209,16 @@ def reduced_path(
     header: HeaderLayout,
     rules: UpdateRules,
     trained: List[TensorSpec],
+    loss_scale: Optional[LossScale],
     *,
     communicator: Communicator,
     clock: PhaseClock,
 ) -> GradientPath:
     """Lay out the buckets, allocate them in the transport's memory and bind the replica."""
+    kind, dtype = _ReducedPath, rules.bucket_dtype
+    if dtype is not None:
+        kind, trained = _HalfPath, [replace(spec, dtype=dtype) for spec in trained]
     layout = plan_buckets(trained, rules.bucket_bytes)
-    reducer = communicator.reducer(layout, header.size)
+    reducer = communicator.reducer(layout, header.size, getattr(replica, "kernels", None))
     replica.bind(layout.slots, reducer.gradients)
-    return _ReducedPath(reducer, header, rules, communicator=communicator, clock=clock)
+    return kind(reducer, header, rules, loss_scale, communicator=communicator, clock=clock)

@@ -20,13 +20,18 @@ from unified_ipu.adapter import (
     Update,
 )
 from unified_ipu.comms import Communicator
-from unified_ipu.engine.gradients import GradientPath, Outcome, local_path, reduced_path
+from unified_ipu.engine.checks import check_outcome
+from unified_ipu.engine.gradients import local_path, reduced_path
 from unified_ipu.engine.header import HeaderLayout, check_metric_names, merge_metrics
+from unified_ipu.engine.loss_scale import loss_scale_of
+from unified_ipu.engine.outcome import GradientPath, Outcome
 from unified_ipu.engine.random_keys import EVALUATION, TRAINING, micro_batch_key
 from unified_ipu.engine.rounds import rounds_of
 from unified_ipu.engine.rules import UpdateRules
-from unified_ipu.errors import ConfigError, DataError, NumericsError
+from unified_ipu.errors import ConfigError
 from unified_ipu.events import Counters, PhaseClock
+
+_LOSS_SCALE = "loss_scale"
 
 
 class HostExecutor:
@@ -50,6 +55,7 @@ class HostExecutor:
         self._replica = replica
         self._communicator = communicator
         self._rules = rules
+        self._loss_scale = loss_scale_of(rules)
         self._clock = clock
         self._counters = counters
         self._rounds = rounds_of(replica, communicator)
@@ -74,11 +80,13 @@ class HostExecutor:
         with self._clock.phase("compute"):  # what waits for data or ranks inside pauses it
             for update in call.updates:
                 outcome = self._run_update(path, update, call.lr_factor)
-                loss_sum += outcome.loss_sum
-                weight += outcome.weight
                 samples += outcome.samples
-                if outcome.metrics:
-                    merge_metrics(metrics, outcome.metrics)
+                # Where forward overflowed too, its update has no loss to tell.
+                if outcome.non_finite is None or math.isfinite(outcome.loss_sum):
+                    loss_sum += outcome.loss_sum
+                    weight += outcome.weight
+                    if outcome.metrics:
+                        merge_metrics(metrics, outcome.metrics)
                 if outcome.happened:
                     happened += 1
                     norm = outcome.norm
@@ -96,6 +104,7 @@ class HostExecutor:
             updates=happened,
             metric_sums=metrics,
             seconds={name: after[name] - before.get(name, 0.0) for name in after},
+            loss_scale=1.0 if self._loss_scale is None else self._loss_scale.value,
         )
 
     def _run_update(self, path: GradientPath, update: Update, lr_factor: float) -> Outcome:
@@ -122,11 +131,18 @@ class HostExecutor:
         outcome = path.finish(
             update, tally, samples=samples, ran=ran, metric_names=self._metric_names
         )
-        self._check(update, outcome)
+        check_outcome(update, outcome, self._metric_names, self._loss_scale)
         if outcome.happened:
             replica.apply(lr_factor=lr_factor, used=outcome.used, scale=outcome.scale)
         else:
-            self._counters.add("updates_without_weight")
+            overflowed = outcome.non_finite is not None
+            self._counters.add("updates_overflowed" if overflowed else "updates_without_weight")
+        if self._loss_scale is not None:
+            self._loss_scale.after(
+                outcome.weight,
+                happened=outcome.happened,
+                overflowed=outcome.non_finite is not None,
+            )
         return outcome
 
     def _ready_path(self) -> GradientPath:
@@ -144,13 +160,14 @@ class HostExecutor:
     def _prepared_path(self) -> GradientPath:
         trained = trained_tensors(self._replica.tensors())
         if self._communicator.size == 1:
-            return local_path(self._replica, self._rules, trained)
+            return local_path(self._replica, self._rules, trained, self._loss_scale)
         with self._communicator.phase("compiling"):
             return reduced_path(
                 self._replica,
                 HeaderLayout(len(trained)),
                 self._rules,
                 trained,
+                self._loss_scale,
                 communicator=self._communicator,
                 clock=self._clock,
             )
@@ -163,33 +180,6 @@ class HostExecutor:
             if names is not None:
                 self._metric_names = tuple(names)
                 return
-
-    def _check(self, update: Update, outcome: Outcome) -> None:
-        number = update.number
-        if outcome.changed_metrics:
-            raise ConfigError(
-                f"update {number}: the objective's metrics on {outcome.changed_metrics} rank(s) "
-                f"are not {list(self._metric_names or ())} as in the first update; return the same "
-                "names in every micro-batch"
-            )
-        if not math.isfinite(outcome.weight) or outcome.weight < 0.0:
-            raise NumericsError(
-                f"update {number}: the weight W of the loss is {outcome.weight}; expected a "
-                "finite number >= 0. Look at weight= or the objective's weight"
-            )
-        if update.samples >= 0 and outcome.samples != update.samples:
-            raise DataError(
-                f"update {number}: the ranks ran {outcome.samples} samples, the plan has "
-                f"{update.samples}; every rank must run the call of its own loader, and once: "
-                "call.held() gives one that two programs can run"
-            )
-        if outcome.non_finite is not None:
-            bad = outcome.non_finite
-            raise NumericsError(
-                f"update {number}: the gradient of {bad.tensor!r} is not finite on rank(s) "
-                f"{', '.join(map(str, bad.ranks)) or 'none alone, only in the sum'}; nothing was "
-                "changed. Lower the learning rate or look at the loss"
-            )
 
     def evaluate(
         self, micro: MicroBatch, metrics: Mapping[str, Metric]
@@ -223,12 +213,17 @@ class HostExecutor:
         self._replica.write(tensors)
 
     def scalars(self) -> Dict[str, Any]:
-        """As ``Replica.scalars``."""
-        return self._replica.scalars()
+        """As ``Replica.scalars``, with the state of the loss scale."""
+        scalars = self._replica.scalars()
+        if self._loss_scale is not None:
+            scalars = {**scalars, _LOSS_SCALE: self._loss_scale.scalars()}
+        return scalars
 
     def load_scalars(self, scalars: Mapping[str, Any]) -> None:
-        """As ``Replica.load_scalars``."""
-        self._replica.load_scalars(scalars)
+        """As ``Replica.load_scalars``; a run that had no loss scale leaves it as it is."""
+        self._replica.load_scalars({k: v for k, v in scalars.items() if k != _LOSS_SCALE})
+        if self._loss_scale is not None and _LOSS_SCALE in scalars:
+            self._loss_scale.load_scalars(scalars[_LOSS_SCALE])
 
     def forget_slots(self) -> None:
         """As ``Replica.forget_slots``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, Union
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,9 @@ class UpdateRules:
         bucket_bytes: Size of a gradient bucket, in bytes.
         seed: The plan's.
         program: Index of the program in its session.
+        compute: Type of forward and backward.
+        reduce: Type of the summed gradients: ``"float32"``, the parameters' own, or ``"compute"``.
+        loss_scale: ``"none"``, ``"dynamic"`` or a number.
     """
 
     reduction: str = "mean"
@@ -26,6 +29,19 @@ class UpdateRules:
     bucket_bytes: int = 26214400
     seed: int = 0
     program: int = 0
+    compute: str = "float32"
+    reduce: str = "float32"
+    loss_scale: Union[str, float] = "none"
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether forward and backward run in half precision."""
+        return self.compute != "float32"
+
+    @property
+    def bucket_dtype(self) -> Optional[str]:
+        """Type of the gradients that are reduced; None: that of their parameters."""
+        return self.compute if self.is_reduced and self.reduce == "compute" else None
 
     @property
     def reference_weight(self) -> float:

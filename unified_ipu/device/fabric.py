@@ -6,7 +6,8 @@ fabric, the emulated SDK finds it here, and never learns who it was.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Protocol
+import threading
+from typing import Any, Optional, Protocol
 
 from unified_ipu.errors import ConfigError
 
@@ -40,12 +41,18 @@ class Alone:
         return array
 
 
-_CONNECTED: List[Fabric] = []
+class _Connected(threading.local):
+    """The links of a thread: ranks may be threads, each with devices of its own."""
+
+    fabric: Optional[Fabric] = None
+
+
+_connected = _Connected()
 
 
 def connect_fabric(fabric: Optional[Fabric]) -> None:
-    """Give the emulated devices of this process their links, or take them away with None."""
-    _CONNECTED[:] = [] if fabric is None else [fabric]
+    """Give the emulated devices of this thread their links, or take them away with None."""
+    _connected.fabric = fabric
 
 
 def fabric_of(processes: int, rank: int = 0) -> Fabric:
@@ -60,12 +67,12 @@ def fabric_of(processes: int, rank: int = 0) -> Fabric:
     """
     if processes == 1:
         return Alone()
-    if not _CONNECTED:
+    found = _connected.fabric
+    if found is None:
         raise ConfigError(
             f"the native settings say process {rank} of {processes}, but nothing links the "
             "emulated devices of these processes; start them through unified_ipu, or run one"
         )
-    found = _CONNECTED[0]
     if (found.rank, found.size) != (rank, processes):
         raise ConfigError(
             f"the native settings say process {rank} of {processes}, the links say "

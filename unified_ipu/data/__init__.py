@@ -6,6 +6,7 @@ from unified_ipu.data.adoption import as_source as as_source
 from unified_ipu.data.array_source import arrays as arrays
 from unified_ipu.data.certificate import Certificate as Certificate
 from unified_ipu.data.dataset_source import dataset as dataset
+from unified_ipu.data.isolation import isolated_as_needed as isolated_as_needed
 from unified_ipu.data.loader import Loader as Loader
 from unified_ipu.data.order import Order as Order
 from unified_ipu.data.padding import pad as pad
@@ -29,6 +30,7 @@ __all__ = [
     "arrays",
     "as_source",
     "dataset",
+    "isolated_as_needed",
     "pad",
     "stream",
     "tensorflow",

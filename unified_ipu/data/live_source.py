@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional, Union
 
 from unified_ipu.adapter import registered
 from unified_ipu.data.frameworks import GROUP, load_source
+from unified_ipu.data.isolation import refuse_conflict
 from unified_ipu.data.pipeline_source import PipelineSource, StreamSource
 from unified_ipu.errors import ConfigError
 from unified_ipu.plan import DataSettings
@@ -78,8 +79,8 @@ def is_local(source: Union[PipelineSource, StreamSource], settings: DataSettings
         True for dataset objects, and for everything with ``isolate = "never"``.
 
     Raises:
-        ConfigError: If a dataset object should run in another process, or if there are settings of
-            a process that there is none of.
+        ConfigError: If a dataset object should run in another process, if there are settings of a
+            process that there is none of, or if the pipeline may end this process by a signal.
     """
     if isinstance(source, LiveSource) and settings.isolate == "always":
         raise ConfigError(
@@ -95,4 +96,6 @@ def is_local(source: Union[PipelineSource, StreamSource], settings: DataSettings
             f"{settings.python!r}: without a data process there is nothing to set there; leave "
             'them out, or set data.isolate = "auto"'
         )
+    if isinstance(source, PipelineSource):
+        refuse_conflict(source)
     return True

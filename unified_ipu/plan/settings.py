@@ -173,7 +173,8 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Args:
         shuffle: Whether training goes through the samples in a new order every epoch.
-        isolate: Whether pipelines run in a process of their own; "auto": all but dataset objects.
+        isolate: Whether pipelines run in a process of their own; "auto": all but dataset objects,
+            and pipelines of the framework of which a model was compiled before.
         workers: Data processes a host, for each source that runs in them; map-style datasets are
             read in the rank's own process unless there are 2 or more.
         python: Interpreter of the data process; empty: the same.

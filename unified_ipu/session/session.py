@@ -36,7 +36,7 @@ from unified_ipu.adapter import (
 )
 from unified_ipu.checkpoint import KEEP
 from unified_ipu.comms import Communicator
-from unified_ipu.data import Loader
+from unified_ipu.data import Loader, isolated_as_needed
 from unified_ipu.engine import HostExecutor, LearningRateFactor, UpdateRules
 from unified_ipu.errors import AdapterNotFoundError, ConfigError, PlanError, located
 from unified_ipu.events import Counters, PhaseClock
@@ -322,6 +322,9 @@ class Session:
                 bucket_bytes=self.plan.comms.bucket_bytes,
                 seed=self.plan.seed,
                 program=job.program,
+                compute=self.plan.precision.compute,
+                reduce=self.plan.precision.reduce,
+                loss_scale=self.plan.precision.loss_scale,
             ),
             clock=self.clock,
             counters=self.counters,
@@ -351,12 +354,17 @@ class Session:
             ConfigError: If the source is of a kind that is not supported.
             DataError: If its arrays do not fit together, or its pipeline does not start.
         """
+        communicator = self.communicator("data")
+        adapters = frozenset(program.adapter for program in self._programs)
         with located(self.rank):
+            settings = isolated_as_needed(
+                self.plan.data, source, adapters=adapters, communicator=communicator
+            )
             loader = Loader(
                 source,
                 batch=self.batch,
                 replica=self.place.replicas[0],
-                communicator=self.communicator("data"),
+                communicator=communicator,
                 seed=self.plan.seed,
                 shuffle=self.plan.data.shuffle,
                 train=train,
@@ -365,7 +373,7 @@ class Session:
                 name=name or f"loader-{len(self._loaders)}",
                 clock=self.clock,
                 counters=self.counters,
-                settings=self.plan.data,
+                settings=settings,
                 search_path=[self._joined.script_folder],
             )
             self._loaders.append(loader)

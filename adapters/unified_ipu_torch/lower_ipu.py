@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple
 
 from unified_ipu.adapter import DeviceCall, Lowering, NativeCall, Plan
-from unified_ipu.plan import DeviceBatch, device_batch, power_of_two_refusal
+from unified_ipu.plan import NATIVE_RANDOM_LAYERS, DeviceBatch, device_batch, power_of_two_refusal
 from unified_ipu_torch.errors import NAME
 
 TRAINING, INFERENCE = "training", "inference"
@@ -73,6 +73,7 @@ FIELDS: Dict[str, str] = {
     "ipu.io_tiles": "options.TensorLocations.numIOTiles",
     "ipu.synthetic_data": "options.enableSyntheticData",
     "ipu.offline_compile": "options.useOfflineIpuTarget",
+    "ipu.random_layers": "note",
 }
 """Where every field of the plan goes on IPUs, or that it has a meaning on the host only."""
 
@@ -321,6 +322,8 @@ def _notes(plan: Plan, batch: DeviceBatch) -> Tuple[str, ...]:
         found.append("running statistics stay with each replica; PopTorch returns those of one")
     if plan.precision.compute == "float16" and plan.precision.reduce == "compute":
         found.append("gradients are summed in float16 and may overflow above 65504")
+    if plan.ipu.random_layers == "native":
+        found.append(NATIVE_RANDOM_LAYERS)
     if plan.deterministic:
         found.append("a program repeats with its seed; that was not tried on hardware")
     if batch.processes > 1:

@@ -167,13 +167,13 @@ FAULTS = {
         "UpdateDecisionSuite",
         "test_l1_5_a_rank_whose_targets_are_all_ignored_does_not_count",
         """
-        original = NumpyReplica._weight_before
+        original = NumpyReplica.weight_before
         def weight_before(self, micro):
             return original(self, micro) or None
         def accumulate(self, gradients):
             for name, gradient in gradients.items():
                 self._views[name] += gradient
-        monkeypatch.setattr(NumpyReplica, "_weight_before", weight_before)
+        monkeypatch.setattr(NumpyReplica, "weight_before", weight_before)
         score = NumpyReplica._score
         def scored(self, micro, rng):
             value, backward, weight, metrics, outputs = score(self, micro, rng)
@@ -263,7 +263,7 @@ FAULTS = {
         "test_l6_7_evaluation_draws_nothing_and_leaves_generators_alone[1]",
         """
         def predict(self, micro, *, seed):
-            return self._model.forward(micro.tree[0], np.random.default_rng(seed))[0]
+            return self.model.forward(micro.tree[0], np.random.default_rng(seed))[0]
         monkeypatch.setattr(NumpyReplica, "predict", predict)
         """,
     ),
@@ -292,22 +292,22 @@ FAULTS = {
         "OptimizerSuite",
         "test_l5_2_two_updates_worked_out_by_hand[dampening]",
         """
-        original = unified_ipu_numpy._step
+        original = unified_ipu_numpy.step
         def step(optimizer, p, g, slots, lr):
             if getattr(optimizer, "momentum", 0.0) and not slots:
                 slots["momentum_buffer"] = np.zeros_like(p)
             original(optimizer, p, g, slots, lr)
-        monkeypatch.setattr(unified_ipu_numpy, "_step", step)
+        monkeypatch.setattr(unified_ipu_numpy, "step", step)
         """,
     ),
     "the rate is part of the velocity": (
         "ScheduleSuite",
         "test_l1_8_the_rate_stays_outside_the_velocity",
         """
-        original = unified_ipu_numpy._step
+        original = unified_ipu_numpy.step
         def step(optimizer, p, g, slots, lr):
             original(optimizer, p, g * lr, slots, 1.0)
-        monkeypatch.setattr(unified_ipu_numpy, "_step", step)
+        monkeypatch.setattr(unified_ipu_numpy, "step", step)
         """,
     ),
     "a precision is taken for granted": (

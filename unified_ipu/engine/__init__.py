@@ -1,7 +1,8 @@
-"""The update loop on host targets."""
+"""The update loop, on hosts and on devices."""
 
 from __future__ import annotations
 
+from unified_ipu.engine.device import DeviceExecutor as DeviceExecutor
 from unified_ipu.engine.header import merge_metrics as merge_metrics, ratio as ratio
 from unified_ipu.engine.host import HostExecutor as HostExecutor, trained_tensors as trained_tensors
 from unified_ipu.engine.learning_rate import LearningRateFactor as LearningRateFactor
@@ -11,6 +12,7 @@ from unified_ipu.engine.rounds import empty_like as empty_like, form_of as form_
 from unified_ipu.engine.rules import UpdateRules as UpdateRules
 
 __all__ = [
+    "DeviceExecutor",
     "HostExecutor",
     "LearningRateFactor",
     "RenamedReplica",

@@ -6,6 +6,8 @@ from unified_ipu.plan.batch import BatchPlan as BatchPlan, MicroSpan as MicroSpa
 from unified_ipu.plan.buckets import BucketPlan as BucketPlan, plan_buckets as plan_buckets
 from unified_ipu.plan.built import check_built as check_built, not_built as not_built
 from unified_ipu.plan.device_batch import (
+    DEVICE_TARGETS as DEVICE_TARGETS,
+    NATIVE_RANDOM_LAYERS as NATIVE_RANDOM_LAYERS,
     DeviceBatch as DeviceBatch,
     device_batch as device_batch,
     power_of_two_refusal as power_of_two_refusal,
@@ -27,6 +29,8 @@ from unified_ipu.plan.settings import (
 from unified_ipu.plan.tensors import Bucket as Bucket, Slot as Slot, TensorSpec as TensorSpec
 
 __all__ = [
+    "DEVICE_TARGETS",
+    "NATIVE_RANDOM_LAYERS",
     "BatchPlan",
     "BatchSettings",
     "Bucket",

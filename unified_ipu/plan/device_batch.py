@@ -11,6 +11,14 @@ from unified_ipu.plan.plan import Plan
 
 Refusal = Tuple[str, str]
 
+DEVICE_TARGETS = ("ipu", "ipu-emulated")
+"""Where whole calls run, with static shapes; "auto" never means one of them."""
+
+NATIVE_RANDOM_LAYERS = (
+    "random layers draw by the device's own generator: masks depend on the call and the replicas, "
+    "and a resumed run draws others"
+)
+
 
 @dataclass(frozen=True)
 class DeviceBatch:

@@ -49,6 +49,9 @@ class IpuSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         io_tiles: Tiles set aside for host transfers, even and 32 to 192; 0: none.
         synthetic_data: Make the inputs on the device; for measurements only, nothing is learnt.
         offline_compile: Compile without a device.
+        random_layers: "refuse" a model that draws random numbers (dropout): devices cannot be given
+            a key for each micro-batch, so a run would not repeat after a restart or on another
+            number of replicas; "native": draw as the device does, all the same.
     """
 
     section: ClassVar[str] = "ipu"
@@ -67,6 +70,7 @@ class IpuSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     io_tiles: Natural = 0
     synthetic_data: bool = False
     offline_compile: bool = False
+    random_layers: Literal["refuse", "native"] = "refuse"
 
     def __post_init__(self) -> None:
         check_fields(self, self.section)

@@ -59,6 +59,7 @@ OTHER = {
     "ipu.io_tiles": (32, "call"),
     "ipu.synthetic_data": (True, "call"),
     "ipu.offline_compile": (True, "call"),
+    "ipu.random_layers": ("native", "note"),
 }
 
 

@@ -80,6 +80,7 @@ prefetch_depth = 1
 io_tiles = 0
 synthetic_data = false
 offline_compile = false
+random_layers = "refuse"
 """
 
 WRONG = [

@@ -35,7 +35,7 @@ class LateReplica(NumpyReplica):
 
     def build_from(self, tree: Any) -> None:
         self.forms.append([(leaf.dtype.name, leaf.shape) for leaf in tree])
-        job = self._job
+        job = self.job
         job.model.build(tree[0].shape[1])
         forms = self.forms
         self.__init__(job)  # type: ignore[misc]

@@ -1,0 +1,175 @@
+"""An update as a device takes it: A x R micro-batches of B rows each, with what they weigh.
+
+What is missing is filled up with rows that are there already and count nothing. Zeros would not
+do: a row of zeros may give a loss that is not finite, and 0 times that is no number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from unified_ipu.adapter import Device, DeviceUpdate, MicroBatch, Tree, Update
+from unified_ipu.device import loss_coefficients
+from unified_ipu.errors import ConfigError
+from unified_ipu.plan import DeviceBatch
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """One update of this process, read and counted, before W over the world is known.
+
+    Args:
+        number: Of the update.
+        micro_batches: Complete, or none if this process never had a row.
+        weights: W of each, float64.
+        factors: What the loss of each row, or each micro-batch, is multiplied with in S, float64.
+        samples: Rows that are no padding.
+    """
+
+    number: int
+    micro_batches: Tuple[MicroBatch, ...]
+    weights: Any
+    factors: Any
+    samples: int
+
+    def update(self, total: float, reduction: str) -> DeviceUpdate:
+        """Divide, now that W over the world is ``total``."""
+        return DeviceUpdate(
+            number=self.number,
+            weight=total,
+            micro_batches=self.micro_batches,
+            coefficients=loss_coefficients(self.factors, reduction=reduction, total=total),
+            micro_weights=self.weights,
+        )
+
+
+class DeviceFeed:
+    """Completes the updates of one process and lets its device weigh them.
+
+    Args:
+        device: Weighs micro-batches.
+        batch: What a call takes.
+    """
+
+    def __init__(self, device: Device, batch: DeviceBatch) -> None:
+        self._device = device
+        self._batch = batch
+        self._row: Optional[Tree] = None
+
+    def weigh(self, update: Update) -> Weighed:
+        """Read an update's micro-batches, fill them up and count them.
+
+        Raises:
+            ConfigError: If there are more than a device takes, or padding lies in a micro-batch
+                whose loss is one number.
+        """
+        given = [with_arrays(micro) for micro in update.micro_batches]
+        needed = self._batch.accumulation * self._batch.local_replicas
+        if len(given) > needed:
+            raise ConfigError(
+                f"update {update.number}: got {len(given)} micro-batches in this process; a device "
+                f"takes {self._batch.accumulation} x {self._batch.local_replicas} replicas = "
+                f"{needed}: pass larger ones, or raise batch.global_batch_size"
+            )
+        if self._row is None and given:
+            self._row = map_rows(given[0].tree, lambda leaf: np.array(leaf[:1]))
+        if self._row is None:
+            nothing = np.zeros(0)
+            return Weighed(update.number, (), nothing, nothing, 0)
+        rows = self._batch.micro_batch_size
+        complete = [padded(micro, rows) for micro in given]
+        while len(complete) < needed:
+            complete.append(self._empty(complete, rows))
+        measures = [self._measure(micro) for micro in complete]
+        return Weighed(
+            update.number,
+            tuple(complete),
+            np.array([weight for weight, _ in measures], np.float64),
+            np.array([factors for _, factors in measures], np.float64),
+            sum(real_rows(micro) for micro in given),
+        )
+
+    def _empty(self, complete: Sequence[MicroBatch], rows: int) -> MicroBatch:
+        """A micro-batch that counts nothing, of rows of this update where it has some."""
+        tree = complete[0].tree if complete else repeated(self._row, rows)
+        return MicroBatch(
+            complete[-1].index + 1 if complete else 0,
+            tree,
+            rows,
+            np.zeros(rows, np.float32),
+            np.full(rows, -1, np.int64),
+        )
+
+    def _measure(self, micro: MicroBatch) -> Tuple[float, Any]:
+        device, real = self._device, real_rows(micro)
+        if real == 0:
+            return 0.0, np.zeros(micro.rows) if device.weighs_rows else 0.0
+        if real < micro.rows and not device.weighs_rows:
+            raise ConfigError(
+                f"micro-batch {micro.index} has {micro.rows - real} rows of padding, but its loss "
+                "is one number: rows cannot be left out of it. Use a loss that gives one value a "
+                'row (loss_reduction="none"), or set batch.remainder = "drop"'
+            )
+        found = device.measure(micro)
+        if not device.weighs_rows:
+            return float(found.weight), float(found.factors)
+        return float(found.weight), np.asarray(found.factors, np.float64).reshape(micro.rows)
+
+
+def real_rows(micro: MicroBatch) -> int:
+    """Rows that are no padding."""
+    if micro.sample_weight is None:
+        return micro.rows
+    return int(np.count_nonzero(micro.sample_weight))
+
+
+def padded(micro: MicroBatch, rows: int) -> MicroBatch:
+    """Return the micro-batch with ``rows`` rows, the new ones repeating those that are there.
+
+    Raises:
+        ConfigError: If it has more rows already.
+    """
+    if micro.rows == rows:
+        return micro
+    if micro.rows > rows or micro.rows < 1:
+        raise ConfigError(
+            f"micro-batch {micro.index} has {micro.rows} rows, a device takes 1 to {rows} (static "
+            "shapes: batch.micro_batch_size)"
+        )
+    more = rows - micro.rows
+    weight = np.ones(micro.rows, np.float32)
+    if micro.sample_weight is not None:
+        weight = np.asarray(micro.sample_weight, np.float32)
+    ids = None if micro.ids is None else np.concatenate([micro.ids, np.full(more, -1, np.int64)])
+    return replace(
+        micro,
+        tree=repeated(micro.tree, rows),
+        rows=rows,
+        sample_weight=np.concatenate([weight, np.zeros(more, np.float32)]),
+        ids=ids,
+    )
+
+
+def with_arrays(micro: MicroBatch) -> MicroBatch:
+    """Return the micro-batch with numpy leaves; tensors that a user passed are read."""
+    return replace(micro, tree=map_rows(micro.tree, np.asarray))
+
+
+def repeated(tree: Tree, rows: int) -> Tree:
+    """Rows of a tree over and over until there are ``rows`` of them."""
+    return map_rows(tree, lambda leaf: leaf[np.resize(np.arange(len(leaf)), rows)])
+
+
+def map_rows(tree: Tree, function: Any) -> Tree:
+    """Apply ``function`` to every leaf of a batch."""
+    if isinstance(tree, dict):
+        return {key: map_rows(child, function) for key, child in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        children: List[Any] = [map_rows(child, function) for child in tree]
+        if hasattr(tree, "_fields"):
+            return type(tree)(*children)
+        return children if isinstance(tree, list) else tuple(children)
+    return function(tree)

@@ -12,9 +12,6 @@ from unified_ipu.plan.validation import shown
 WORKING: Dict[str, Tuple[Any, ...]] = {
     "target": ("auto", "cpu", "cuda"),
     "mesh.stage": (1,),
-    "precision.compute": ("float32",),
-    "precision.reduce": ("float32",),
-    "precision.loss_scale": ("none",),
     "comms.algorithm": ("auto", "direct"),
     "comms.compression": ("none",),
     "comms.overlap": ("auto",),

@@ -9,6 +9,7 @@ from unified_ipu.plan.batch import BatchPlan
 from unified_ipu.plan.built import not_built
 from unified_ipu.plan.plan import Plan
 from unified_ipu.plan.replicas import idle_warnings
+from unified_ipu.plan.settings import PrecisionSettings
 from unified_ipu.plan.validation import shown
 
 MOST_NUMBERS = 12
@@ -47,6 +48,8 @@ def explain(plan: Plan, *, samples: Optional[int] = None, replicas: Optional[int
         if stop - start < batch.global_batch_size:
             parts.append(_dealt("its last update", batch, stop - start))
     parts.append(_title("learning rate", _rate_rows(plan, batch)))
+    if plan.precision != PrecisionSettings():
+        parts.append(_title("precision", _precision_rows(plan.precision)))
     parts.append(_listed("warnings", idle_warnings(batch)))
     parts.append(_listed("refused: not built yet", not_built(plan)))
     return "\n".join(part for part in parts if part)
@@ -104,6 +107,22 @@ def _rate_rows(plan: Plan, batch: BatchPlan) -> List[Row]:
     if update.warmup_updates:
         rows.append(("warm-up", f"{update.warmup_updates}", "updates until the factor is reached"))
     return rows
+
+
+def _precision_rows(precision: PrecisionSettings) -> List[Row]:
+    reduce = precision.compute if precision.reduce == "compute" else precision.reduce
+    scale = precision.loss_scale
+    if scale == "none":
+        what = "a gradient that is not finite is an error"
+    elif scale == "dynamic":
+        what = "halved by an overflow, whose update is skipped; doubled after 2000 updates without"
+    else:
+        what = "never moves; an update that overflows is skipped"
+    return [
+        ("compute", precision.compute, "forward and backward; weights stay in their own type"),
+        ("reduce", reduce, "gradients between replicas; sums are made in float32"),
+        ("loss_scale", f"{scale}" if isinstance(scale, str) else f"{scale:g}", what),
+    ]
 
 
 def dealt_rows(batch: BatchPlan, rows: int) -> List[Tuple[range, Tuple[Tuple[int, int], ...]]]:

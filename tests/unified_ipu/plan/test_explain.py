@@ -134,3 +134,14 @@ def test_numbers_that_make_no_sense_are_refused():
         Plan().explain(replicas=0)
     with pytest.raises(ConfigError, match="10 samples are fewer"):
         Plan().replace({"batch.remainder": "drop"}).explain(samples=10)
+
+
+def test_precision_is_shown_where_it_is_not_the_default():
+    assert "precision" not in Plan().explain()
+    half = {"compute": "float16", "reduce": "compute", "loss_scale": "dynamic"}
+    lines = compact(Plan().replace(precision=half).explain())
+    assert "compute float16 forward and backward; weights stay in their own type" in lines
+    assert "reduce float16 gradients between replicas; sums are made in float32" in lines
+    assert any(line.startswith("loss_scale dynamic halved by an overflow") for line in lines)
+    fixed = compact(Plan().replace({"precision.loss_scale": 1024.0}).explain())
+    assert "loss_scale 1024 never moves; an update that overflows is skipped" in fixed

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from unified_ipu.data.adoption import as_source as as_source
-from unified_ipu.data.array_source import arrays as arrays
+from unified_ipu.data.array_source import ArraySource as ArraySource, arrays as arrays
 from unified_ipu.data.certificate import Certificate as Certificate
-from unified_ipu.data.dataset_source import dataset as dataset
+from unified_ipu.data.dataset_source import (
+    DatasetSource as DatasetSource,
+    FunctionDataset as FunctionDataset,
+    dataset as dataset,
+)
 from unified_ipu.data.isolation import isolated_as_needed as isolated_as_needed
 from unified_ipu.data.loader import Loader as Loader
 from unified_ipu.data.order import Order as Order
@@ -20,7 +24,10 @@ from unified_ipu.data.sample import Sample as Sample
 from unified_ipu.data.source import Source as Source
 
 __all__ = [
+    "ArraySource",
     "Certificate",
+    "DatasetSource",
+    "FunctionDataset",
     "Loader",
     "Order",
     "PipelineSource",

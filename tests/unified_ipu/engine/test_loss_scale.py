@@ -94,7 +94,7 @@ def test_in_float32_the_scale_multiplies_what_would_be_there_without_it():
     assert scale(1024.0).seed(1 / 48) == 1024.0 / 48
 
 
-def test_in_half_precision_dS_is_divided_by_the_largest_weight_of_an_update():
+def test_in_half_precision_the_seed_is_divided_by_the_largest_weight_of_an_update():
     one = scale(1024.0, is_reduced=True)
     assert one.seed(1 / 48) == 1024.0 / 64
     one.after(64.0 * 2000, happened=True, overflowed=False)  # 2000 tokens a sample
@@ -136,5 +136,5 @@ def test_a_damaged_state_is_refused(damaged):
 @pytest.mark.parametrize("value", [0.0, float("inf"), float("nan"), -2.0])
 def test_an_impossible_scale_is_refused(value):
     state = {"value": value, "updates_since_change": 0, "largest_weight": 0.0}
-    with pytest.raises(ConfigError, match="expected one from 1 to 1.67772e"):
+    with pytest.raises(ConfigError, match=r"expected one from 1 to 1\.67772e"):
         scale().load_scalars(state)

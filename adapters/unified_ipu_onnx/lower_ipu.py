@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple
 
 from unified_ipu.adapter import DeviceCall, Lowering, NativeCall, Plan
-from unified_ipu.plan import NATIVE_RANDOM_LAYERS, DeviceBatch, device_batch, power_of_two_refusal
+from unified_ipu.plan import DeviceBatch, device_batch, notes_on_random_layers, power_of_two_refusal
 from unified_ipu_onnx.errors import NAME
 
 TRAINING, INFERENCE = "training", "inference"
@@ -325,8 +325,7 @@ def _notes(plan: Plan, batch: DeviceBatch) -> Tuple[str, ...]:
         found.append("gradients are summed in float16 and may overflow above 65504")
     if plan.ipu.stochastic_rounding:
         found.append("stochastic rounding turns on target.deterministicWorkers")
-    if plan.ipu.random_layers == "native":
-        found.append(NATIVE_RANDOM_LAYERS)
+    found += notes_on_random_layers(plan)
     if plan.deterministic:
         found.append("a program repeats with its seed; that was not tried on hardware")
     if batch.processes > 1:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Dict, List
 
 from unified_ipu.adapter import DeviceCall, Lowering, Plan
-from unified_ipu.plan import NATIVE_RANDOM_LAYERS, DeviceBatch, device_batch
+from unified_ipu.plan import DeviceBatch, device_batch, notes_on_random_layers
 from unified_ipu_tensorflow.errors import NAME
 from unified_ipu_tensorflow.ipu_calls import CORE, device_calls, inference_calls, model_calls
 from unified_ipu_tensorflow.ipu_refusals import accumulates, refusals
@@ -143,15 +143,9 @@ def _notes_on_losses(plan: Plan, batch: DeviceBatch) -> List[str]:
     return found
 
 
-def _notes_on_layers(plan: Plan) -> List[str]:
-    found = ["layers that look at the batch (batch normalisation) see one micro-batch of a replica"]
-    if plan.ipu.random_layers == "native":
-        found.append(NATIVE_RANDOM_LAYERS)
-    return found
-
-
 def _notes_on_devices(plan: Plan, batch: DeviceBatch) -> List[str]:
-    found = _notes_on_layers(plan)
+    found = ["layers that look at the batch (batch normalisation) see one micro-batch of a replica"]
+    found += notes_on_random_layers(plan)
     if batch.stages > 1:
         found += [
             "moving statistics of batch normalisation are not kept right by pipelines",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple
 
 from unified_ipu.adapter import DeviceCall, Lowering, NativeCall, Plan
-from unified_ipu.plan import NATIVE_RANDOM_LAYERS, DeviceBatch, device_batch, power_of_two_refusal
+from unified_ipu.plan import DeviceBatch, device_batch, notes_on_random_layers, power_of_two_refusal
 from unified_ipu_torch.errors import NAME
 
 TRAINING, INFERENCE = "training", "inference"
@@ -322,8 +322,7 @@ def _notes(plan: Plan, batch: DeviceBatch) -> Tuple[str, ...]:
         found.append("running statistics stay with each replica; PopTorch returns those of one")
     if plan.precision.compute == "float16" and plan.precision.reduce == "compute":
         found.append("gradients are summed in float16 and may overflow above 65504")
-    if plan.ipu.random_layers == "native":
-        found.append(NATIVE_RANDOM_LAYERS)
+    found += notes_on_random_layers(plan)
     if plan.deterministic:
         found.append("a program repeats with its seed; that was not tried on hardware")
     if batch.processes > 1:

@@ -6,11 +6,11 @@ from unified_ipu.plan.batch import BatchPlan as BatchPlan, MicroSpan as MicroSpa
 from unified_ipu.plan.buckets import BucketPlan as BucketPlan, plan_buckets as plan_buckets
 from unified_ipu.plan.built import check_built as check_built, not_built as not_built
 from unified_ipu.plan.device_batch import (
-    DEVICE_TARGETS as DEVICE_TARGETS,
-    NATIVE_RANDOM_LAYERS as NATIVE_RANDOM_LAYERS,
     DeviceBatch as DeviceBatch,
     device_batch as device_batch,
+    notes_on_random_layers as notes_on_random_layers,
     power_of_two_refusal as power_of_two_refusal,
+    runs_whole_calls as runs_whole_calls,
 )
 from unified_ipu.plan.ipu_settings import IpuSettings as IpuSettings
 from unified_ipu.plan.merge import merge_plan as merge_plan
@@ -29,8 +29,6 @@ from unified_ipu.plan.settings import (
 from unified_ipu.plan.tensors import Bucket as Bucket, Slot as Slot, TensorSpec as TensorSpec
 
 __all__ = [
-    "DEVICE_TARGETS",
-    "NATIVE_RANDOM_LAYERS",
     "BatchPlan",
     "BatchSettings",
     "Bucket",
@@ -52,7 +50,9 @@ __all__ = [
     "device_batch",
     "merge_plan",
     "not_built",
+    "notes_on_random_layers",
     "plan_buckets",
     "power_of_two_refusal",
     "resolve_mesh",
+    "runs_whole_calls",
 ]

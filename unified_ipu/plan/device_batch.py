@@ -12,12 +12,21 @@ from unified_ipu.plan.plan import Plan
 Refusal = Tuple[str, str]
 
 DEVICE_TARGETS = ("ipu", "ipu-emulated")
-"""Where whole calls run, with static shapes; "auto" never means one of them."""
 
-NATIVE_RANDOM_LAYERS = (
-    "random layers draw by the device's own generator: masks depend on the call and the replicas, "
-    "and a resumed run draws others"
-)
+
+def runs_whole_calls(target: str) -> bool:
+    """Whether a target is a device with static shapes; "auto" never means one."""
+    return target in DEVICE_TARGETS
+
+
+def notes_on_random_layers(plan: Plan) -> Tuple[str, ...]:
+    """What a user of ``ipu.random_layers = "native"`` should know."""
+    if plan.ipu.random_layers == "refuse":
+        return ()
+    return (
+        "random layers draw by the device's own generator: masks depend on the call and the "
+        "replicas, and a resumed run draws others",
+    )
 
 
 @dataclass(frozen=True)

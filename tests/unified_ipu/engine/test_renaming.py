@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unified_ipu.adapter import Job, MicroBatch, Place, Plan, TensorSpec, optim
+from unified_ipu.adapter import Job, MicroBatch, TensorSpec, optim
 from unified_ipu.engine import RenamedReplica
 from unified_ipu.errors import ConfigError
 from unified_ipu.plan import Slot
-from unified_ipu_numpy import MeanSquaredError, NumpyAdapter
+from unified_ipu_numpy import MeanSquaredError, NumpyReplica
 
 NAMES = {"k": ["z.weight", "IO->OI"], "b": "a.bias"}
 KERNEL = np.arange(6.0).reshape(2, 3)
@@ -28,7 +28,7 @@ class Affine:
 
 def build(names=NAMES, optimizer=None):
     job = Job(Affine(), optimizer or optim.SGD(lr=1.0, momentum=0.5), MeanSquaredError("sum"))
-    return RenamedReplica(NumpyAdapter().build(job, Plan(), Place()), names)
+    return RenamedReplica(NumpyReplica(job), names)
 
 
 def run(replica):
@@ -88,7 +88,7 @@ def test_flags_of_use_go_by_canonical_order():
             return x @ self.parameters["k"], lambda d: {"k": x.T @ d}
 
     job = Job(OnlyKernel(), optim.SGD(lr=1.0, weight_decay=0.5), MeanSquaredError("sum"))
-    replica = RenamedReplica(NumpyAdapter().build(job, Plan(), Place()), NAMES)
+    replica = RenamedReplica(NumpyReplica(job), NAMES)
     assert list(run(replica).used) == [False, True]  # a.bias, z.weight
     before = replica.read(["a.bias", "z.weight"])
     replica.apply(lr_factor=1.0, used=[False, True])

@@ -98,7 +98,10 @@ def model_calls(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
     steps = batch.updates_per_call * batch.accumulation
     size = _code(batch.micro_batch_size, drop_remainder="=True")
     compiled = _code("optimizer, loss", steps_per_execution=steps)
-    fit = _code("dataset", steps_per_epoch=steps, shuffle="=False")
+    # The data set of a call holds its micro-batches and no more, and Keras counts them: what
+    # steps_per_epoch counts, those of one replica or of all, its documents and its source say
+    # differently.
+    fit = _code("dataset", shuffle="=False")
     fields = ("batch.updates_per_call", "batch.global_batch_size")
     found = [
         *_accumulation(plan, batch),
@@ -111,6 +114,10 @@ def model_calls(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
     if batch.local_replicas > 1:
         method = _code(replicated_metric_reduction_method="SUM")
         found.append(_call("model.set_replication_options", method, "ipu.replicas_per_process"))
+    if batch.updates_per_call > 1:
+        # Otherwise only what comes after the last update is heard of.
+        code = _code(asynchronous="=True")
+        found.append(_call("model.set_asynchronous_callbacks", code, "batch.updates_per_call"))
     return [
         *found,
         *_update(plan, batch),
@@ -196,7 +203,16 @@ def inference_calls(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
     steps = overlap_length(schedule, range(batch.stages), training=False)
     compiled = _code("optimizer, loss", steps_per_execution=steps)
     fields = ("mesh.stage", "pipeline.schedule")
+    found = []
+    if batch.local_replicas > 1:
+        # With "SUM", as training has it, predict would return sums of the outputs.
+        name, method = (
+            "model.set_replication_options",
+            _code(replicated_metric_reduction_method="NONE"),
+        )
+        found.append(NativeCall(INFERENCE, name, method, "ipu.replicas_per_process"))
     return [
+        *found,
         NativeCall(INFERENCE, "model.compile", compiled, ", ".join(fields)),
         NativeCall(INFERENCE, "model.predict", _code("dataset"), CORE),
     ]

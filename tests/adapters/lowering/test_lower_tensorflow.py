@@ -111,7 +111,8 @@ def test_steps_per_execution_count_one_replica_and_are_a_multiple_of_accumulatio
     assert (found.device_call.ipus, found.device_call.processes) == (4, 2)
     training = calls(**settings)
     assert training["model.compile"] == "=optimizer, loss, steps_per_execution=8"
-    assert training["model.fit"] == "=dataset, steps_per_epoch=8, shuffle=False"
+    # Keras counts the batches of the data set; its steps_per_epoch is divided by the replicas.
+    assert training["model.fit"] == "=dataset, shuffle=False"
     assert training["dataset.batch"] == "=2, drop_remainder=True"
     assert "gradient_accumulation_steps_per_replica=4," in training[GRADIENTS]
 
@@ -126,6 +127,20 @@ def test_gradients_are_summed_whatever_the_reduction(reduction):
     assert found["sample_weight"] == "=coefficients"
     pipeline = calls(**PIPELINE, **{"update.reduction": reduction})
     assert "gradient_accumulation_reduction_method='sum'" in pipeline[STAGES]
+
+
+def test_what_several_replicas_return_is_summed_in_training_and_left_alone_in_inference():
+    # Keras for IPU reduces the outputs of predict as it does metrics.
+    option = "model.set_replication_options"
+    assert calls(**REPLICAS)[option] == "=replicated_metric_reduction_method='SUM'"
+    assert calls("inference", **REPLICAS)[option] == "=replicated_metric_reduction_method='NONE'"
+    assert option not in {**calls(), **calls("inference")}
+
+
+def test_losses_of_every_step_are_heard_of_where_a_call_has_several_updates():
+    option = "model.set_asynchronous_callbacks"
+    assert calls(**{"batch.updates_per_call": 2})[option] == "=asynchronous=True"
+    assert option not in calls()
 
 
 def test_replicas_are_chosen_by_the_number_of_ipus_and_never_set():

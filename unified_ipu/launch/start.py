@@ -13,7 +13,7 @@ from unified_ipu.launch.devices import usable_gpus
 from unified_ipu.launch.labels import Sink
 from unified_ipu.launch.process import Event, Output, RankProcess
 from unified_ipu.launch.supervise import Supervisor
-from unified_ipu.plan import Plan, check_built, merge_plan, resolve_mesh
+from unified_ipu.plan import Plan, check_built, merge_plan, num_processes, resolve_mesh
 from unified_ipu.world import (
     Handover,
     World,
@@ -78,7 +78,7 @@ def prepare(
     plan = merge_plan(base, plan_path=plan_path, settings=settings)
     check_built(plan)
     plan, notes = resolve_mesh(plan, world_size=None, cores=cores, gpus=usable_gpus(environ))
-    num_ranks = int(plan.mesh.data) * plan.mesh.stage
+    num_ranks = num_processes(plan)
     threads = thread_variables(environ, num_ranks=num_ranks, cores=cores)
     if threads:
         note = f"{num_ranks} ranks on {cores} cores, so each gets {THREAD_VARIABLES[0]}="

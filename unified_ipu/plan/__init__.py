@@ -15,7 +15,11 @@ from unified_ipu.plan.device_batch import (
 from unified_ipu.plan.ipu_settings import IpuSettings as IpuSettings
 from unified_ipu.plan.merge import merge_plan as merge_plan
 from unified_ipu.plan.plan import Plan as Plan
-from unified_ipu.plan.replicas import resolve_mesh as resolve_mesh
+from unified_ipu.plan.replicas import (
+    num_processes as num_processes,
+    replicas_per_process as replicas_per_process,
+    resolve_mesh as resolve_mesh,
+)
 from unified_ipu.plan.settings import (
     BatchSettings as BatchSettings,
     CommsSettings as CommsSettings,
@@ -51,8 +55,10 @@ __all__ = [
     "merge_plan",
     "not_built",
     "notes_on_random_layers",
+    "num_processes",
     "plan_buckets",
     "power_of_two_refusal",
+    "replicas_per_process",
     "resolve_mesh",
     "runs_whole_calls",
 ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Dict, Tuple
 
 from unified_ipu.errors import PlanError
+from unified_ipu.plan.device_batch import runs_whole_calls
 from unified_ipu.plan.plan import Plan
 from unified_ipu.plan.validation import shown
 
 # Values that work today, by setting; what is not listed works in all its range.
 WORKING: Dict[str, Tuple[Any, ...]] = {
-    "target": ("auto", "cpu", "cuda"),
     "mesh.stage": (1,),
     "comms.algorithm": ("auto", "direct"),
     "comms.compression": ("none",),
@@ -21,12 +21,18 @@ WORKING: Dict[str, Tuple[Any, ...]] = {
     "compile.optimization_level": (2,),
 }
 
+ON_DEVICES = ("compile.cache_dir",)
+"""What works where programs are compiled."""
+
 
 def not_built(plan: Plan) -> Tuple[str, ...]:
     """One sentence for every setting that asks for something that is not built yet."""
     tables = plan.to_dict()
     found = []
+    is_compiled = runs_whole_calls(plan.target)
     for path, working in WORKING.items():
+        if is_compiled and path in ON_DEVICES:
+            continue
         section, _, name = path.rpartition(".")
         value = tables[section][name] if section else tables[name]
         if value not in working:

@@ -23,10 +23,8 @@ def notes_on_random_layers(plan: Plan) -> Tuple[str, ...]:
     """What a user of ``ipu.random_layers = "native"`` should know."""
     if plan.ipu.random_layers == "refuse":
         return ()
-    return (
-        "random layers draw by the device's own generator: masks depend on the call and the "
-        "replicas, and a resumed run draws others",
-    )
+    note = "random layers draw by the device's own generator: masks depend on the call and the "
+    return (note + "replicas, and a resumed run draws others",)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from unified_ipu.errors import ConfigError
 from unified_ipu.plan.batch import BatchPlan
 from unified_ipu.plan.built import not_built
 from unified_ipu.plan.plan import Plan
-from unified_ipu.plan.replicas import idle_warnings
+from unified_ipu.plan.replicas import idle_warnings, replicas_per_process
 from unified_ipu.plan.settings import PrecisionSettings
 from unified_ipu.plan.validation import shown
 
@@ -23,7 +23,8 @@ def explain(plan: Plan, *, samples: Optional[int] = None, replicas: Optional[int
     Args:
         plan: Any valid plan, features that are not built yet included.
         samples: Size of the data set; without it there are no numbers of an epoch.
-        replicas: Over the world; otherwise ``mesh.data``, and 1 while that is "auto".
+        replicas: Over the world; otherwise ``mesh.data``, and while that is "auto" those of one
+            process.
 
     Returns:
         Lines of text, each ended.
@@ -37,7 +38,7 @@ def explain(plan: Plan, *, samples: Optional[int] = None, replicas: Optional[int
             raise ConfigError(f"{name}: got {count}; expected an integer >= 1")
     data = plan.mesh.data
     if replicas is None:
-        replicas = 1 if data == "auto" else data
+        replicas = replicas_per_process(plan) if data == "auto" else data
     batch = BatchPlan.from_plan(plan, replicas)
     parts = [_title("batch", _batch_rows(plan, batch))]
     parts.append(_dealt("a full update", batch, batch.global_batch_size))

@@ -6,6 +6,7 @@ from typing import List, Optional, Tuple
 
 from unified_ipu.errors import PlanError
 from unified_ipu.plan.batch import BatchPlan
+from unified_ipu.plan.device_batch import runs_whole_calls
 from unified_ipu.plan.plan import Plan
 from unified_ipu.plan.validation import shown
 
@@ -27,7 +28,10 @@ def resolve_mesh(
     Raises:
         PlanError: If the mesh does not fit the world, or the batch does not fit the mesh.
     """
-    replicas = _chosen(plan, cores, gpus) if world_size is None else _fitted(plan, world_size)
+    if runs_whole_calls(plan.target):
+        replicas = _on_devices(plan, world_size)
+    else:
+        replicas = _chosen(plan, cores, gpus) if world_size is None else _fitted(plan, world_size)
     batch = BatchPlan.from_plan(plan, replicas)
     resolved = plan.replace(
         mesh={"data": replicas},
@@ -37,6 +41,23 @@ def resolve_mesh(
         },
     )
     return resolved, idle_warnings(batch)
+
+
+def replicas_per_process(plan: Plan) -> int:
+    """Replicas that one process drives: several on devices, one elsewhere."""
+    return plan.ipu.replicas_per_process if runs_whole_calls(plan.target) else 1
+
+
+def num_processes(plan: Plan) -> int:
+    """Processes over the world; the stages of a device lie inside of one.
+
+    Args:
+        plan: With ``mesh.data`` as a number.
+    """
+    replicas = int(plan.mesh.data)
+    if runs_whole_calls(plan.target):
+        return replicas // plan.ipu.replicas_per_process
+    return replicas * plan.mesh.stage
 
 
 def idle_warnings(batch: BatchPlan) -> Tuple[str, ...]:
@@ -69,6 +90,24 @@ def _largest_size_for_all(total: int, replicas: int) -> int:
         return even
     # ceil(G/B) >= R means B < G/(R-1).
     return -(-total // (replicas - 1)) - 1
+
+
+def _on_devices(plan: Plan, world_size: Optional[int]) -> int:
+    local, data = plan.ipu.replicas_per_process, plan.mesh.data
+    if data == "auto":
+        return local * (1 if world_size is None else world_size)
+    if data % local:
+        raise PlanError(
+            f"ipu.replicas_per_process: got {local}, which does not divide the {data} replicas of "
+            f"mesh.data; choose one of {', '.join(map(str, _divisors(data)))}"
+        )
+    if world_size is not None and data != local * world_size:
+        raise PlanError(
+            f"mesh.data: got {data} with ipu.replicas_per_process {local}, which makes "
+            f"{data // local} processes; the world has {world_size}; start {data // local}, or set "
+            f'mesh.data = "auto"'
+        )
+    return data
 
 
 def _chosen(plan: Plan, cores: int, gpus: int) -> int:

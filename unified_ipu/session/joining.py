@@ -5,12 +5,20 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from unified_ipu.errors import ConfigError, PlanError
-from unified_ipu.plan import Plan, check_built, merge_plan, resolve_mesh
+from unified_ipu.plan import (
+    Plan,
+    check_built,
+    merge_plan,
+    num_processes,
+    replicas_per_process,
+    resolve_mesh,
+    runs_whole_calls,
+)
 from unified_ipu.session.poprun import check_poprun
 from unified_ipu.world import (
     Mesh,
@@ -80,10 +88,26 @@ def join_plan(
     if world.rank == 0 and world.launcher != "unified-ipu":  # our launcher has said it already
         for warning in warnings:
             logger.warning("%s", warning)
-    mesh = Mesh({"data": int(resolved.mesh.data), "stage": resolved.mesh.stage})
+    mesh = Mesh(_axes(resolved))
     mesh.check(world.world_size)
+    return Joined(world, resolved, mesh, _place(resolved, mesh, world), str(folder))
+
+
+def _axes(plan: Plan) -> Dict[str, int]:
+    """Axes of the processes: the stages of a device lie inside of one."""
+    if runs_whole_calls(plan.target):
+        return {"data": num_processes(plan)}
+    return {"data": int(plan.mesh.data), "stage": plan.mesh.stage}
+
+
+def _place(plan: Plan, mesh: Mesh, world: World) -> Place:
+    """Of this process, with the replicas that it drives."""
     place = mesh.place(world.rank, world.local_rank, local_size=world.local_world_size)
-    return Joined(world, resolved, mesh, place, str(folder))
+    local = replicas_per_process(plan)
+    first = place.replicas.start * local
+    return replace(
+        place, replicas=range(first, first + local), num_replicas=place.num_replicas * local
+    )
 
 
 def read_arguments(arguments: Sequence[str]) -> Tuple[Optional[str], List[str]]:
@@ -122,8 +146,8 @@ def _script_folder(arguments: Sequence[str]) -> Path:
 def _check_alone(
     plan: Plan, arguments: Sequence[str], plan_path: Optional[str], settings: Sequence[str]
 ) -> None:
-    data = 1 if plan.mesh.data == "auto" else int(plan.mesh.data)
-    needed = data * plan.mesh.stage
+    resolved, _ = resolve_mesh(plan, world_size=None)
+    needed = num_processes(resolved)
     if needed == 1:
         return
     command = ["unified-ipu", "run"]
@@ -133,6 +157,6 @@ def _check_alone(
         command += ["--set", setting]
     command.append(arguments[0] if arguments and arguments[0] else "train.py")
     raise PlanError(
-        f"mesh.data={data} needs {needed} processes, but this one was started alone; start it "
-        f"with: {shlex.join(command)}"
+        f"mesh.data={resolved.mesh.data} needs {needed} processes, but this one was started alone; "
+        f"start it with: {shlex.join(command)}"
     )

@@ -48,3 +48,11 @@ def test_the_plan_is_looked_for_beside_the_script(tmp_path, monkeypatch):
     assert plan_beside("") == str(tmp_path / "plan.toml")
     (tmp_path / "sub" / "plan.toml").write_text("")
     assert plan_beside("sub/train.py") == str(tmp_path / "sub" / "plan.toml")
+
+
+def test_on_devices_a_process_is_started_for_so_many_replicas():
+    plan = Plan().replace(
+        {"target": "ipu-emulated", "ipu.replicas_per_process": 2, "batch.remainder": "pad"}
+    )
+    assert prepare(plan, cores=8).num_ranks == 1
+    assert prepare(plan.replace({"mesh.data": 4}), cores=8).num_ranks == 2

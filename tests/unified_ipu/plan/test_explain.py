@@ -113,7 +113,9 @@ def test_the_learning_rate_factor_and_its_origin_are_shown():
 
 
 def test_another_target_can_be_asked_for():
-    assert 'target: got "ipu"; only' in Plan().explain(target="ipu")
+    plan = Plan().replace({"ipu.replicas_per_process": 2})
+    assert "replicas R = 1 " in " ".join(plan.explain(target="cpu").split())
+    assert "replicas R = 2 " in " ".join(plan.explain(target="ipu").split())
     with pytest.raises(PlanError, match='target: got "gpu"'):
         Plan().explain(target="gpu")
 

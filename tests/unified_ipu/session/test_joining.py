@@ -59,3 +59,37 @@ def test_a_world_that_does_not_fit_the_plan_is_refused_with_both_numbers():
     world = World(world_size=3, local_world_size=3, launcher="torchrun", job="j")
     with pytest.raises(PlanError, match=r"2.*3|3.*2"):
         join_plan(Plan().replace({"mesh.data": 2}), world=world, argv=[])
+
+
+DEVICE = {"target": "ipu-emulated", "ipu.replicas_per_process": 2, "batch.remainder": "pad"}
+
+
+def on_devices(world_size, rank=0, **settings):
+    world = World(
+        rank=rank, local_rank=rank, world_size=world_size, local_world_size=world_size,
+        launcher="torchrun", job="j",
+    )  # fmt: skip
+    return join_plan(Plan().replace({**DEVICE, **settings}), world=world, argv=[])
+
+
+def test_on_devices_a_process_drives_several_replicas():
+    joined = on_devices(3, rank=1, **{"batch.global_batch_size": 96})
+    assert joined.plan.mesh.data == 6
+    assert joined.place.replicas == range(2, 4)
+    assert joined.place.num_replicas == 6
+    assert joined.mesh.axes == {"data": 3}
+
+
+def test_on_devices_the_world_is_replicas_by_those_of_a_process():
+    assert on_devices(2, **{"mesh.data": 4}).place.replicas == range(2)
+    with pytest.raises(PlanError, match="makes 2 processes; the world has 4; start 2"):
+        on_devices(4, **{"mesh.data": 4})
+    with pytest.raises(PlanError, match=r"does not divide the 3 replicas.*one of 1, 3"):
+        on_devices(1, **{"mesh.data": 3})
+
+
+def test_all_replicas_of_one_process_need_no_launcher():
+    plan = Plan().replace({**DEVICE, "mesh.data": 2})
+    assert join_plan(plan, world=World(), argv=["train.py"]).place.replicas == range(2)
+    with pytest.raises(PlanError, match=r"mesh\.data=4 needs 2 processes"):
+        join_plan(plan.replace({"mesh.data": 4}), world=World(), argv=["train.py"])

@@ -1,0 +1,34 @@
+"""``poptorch.poptorch_core``: the names of the SDK's binary part that scripts and tests reach."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Mapping
+
+from unified_ipu_torch.emulated.poptorch.backend_options import validate_options
+from unified_ipu_torch.emulated.poptorch.errors import (
+    Error as Error,
+    RecoverableError as RecoverableError,
+    UnrecoverableError as UnrecoverableError,
+)
+from unified_ipu_torch.emulated.poptorch.hardware import VERSION, ipuHardwareIsAvailable
+from unified_ipu_torch.emulated.poptorch.log import setLogLevel as setLogLevel
+
+
+class TracingMode(IntEnum):
+    """How a model is captured."""
+
+    PopART = 0
+
+
+def ipuHardwareVersion(numIpus: int = 1) -> int:
+    """Version of the hardware, 0 where there is none.
+
+    Args:
+        numIpus: How many are wanted.
+    """
+    return VERSION if ipuHardwareIsAvailable(numIpus) else 0
+
+
+def _validateOptions(options: Mapping[str, Any]) -> None:
+    validate_options(options)

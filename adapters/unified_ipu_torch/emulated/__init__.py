@@ -4,3 +4,11 @@ Nothing here takes part in an import of the SDK unless ``install`` is called.
 """
 
 from __future__ import annotations
+
+from unified_ipu_torch.emulated.installing import (
+    install as install,
+    is_installed as is_installed,
+    uninstall as uninstall,
+)
+
+__all__ = ["install", "is_installed", "uninstall"]

@@ -1,0 +1,110 @@
+"""Makes ``import poptorch`` mean the emulation, for a process that asks for it.
+
+Never done by an import: a program that has the real SDK must not get the emulation by accident.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Dict, Optional
+
+from unified_ipu.errors import ConfigError
+
+BANNER = (
+    "poptorch is unified_ipu's emulation: the SDK's documented semantics on the host's CPU; speed, "
+    "memory and rounding are not those of an IPU"
+)
+_SEPARATE = {
+    "poptorch_geometric": (
+        "poptorch_geometric is a package of its own, for graph networks on IPUs, and is not "
+        "emulated; run such models on the host with torch_geometric"
+    ),
+}
+
+
+class _Missing:
+    """Tells why a companion of the SDK cannot be imported."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> Optional[ModuleSpec]:
+        """Refuse a name that is known not to be emulated.
+
+        Raises:
+            ModuleNotFoundError: With the reason.
+        """
+        if name in _SEPARATE:
+            raise ModuleNotFoundError(_SEPARATE[name], name=name)
+        return None
+
+
+def install(popart: Optional[ModuleType] = None) -> ModuleType:
+    """Put the emulation into ``sys.modules`` as ``poptorch``, ``popdist`` and ``popart``.
+
+    Says so once on the standard error.
+
+    Args:
+        popart: A fuller emulation of it than the enumerations here.
+
+    Returns:
+        The emulated ``poptorch``.
+
+    Raises:
+        ConfigError: If the real SDK can be imported.
+    """
+    if is_installed():
+        return sys.modules["poptorch"]
+    refuse_real_sdk()
+    modules = _modules(popart)
+    sys.modules.update(modules)
+    sys.meta_path.insert(0, _Missing)
+    print(f"unified-ipu: {BANNER}", file=sys.stderr, flush=True)  # noqa: T201  # the banner
+    return modules["poptorch"]
+
+
+def uninstall() -> None:
+    """Take out what ``install`` put in."""
+    for name in [
+        name for name in sys.modules if name.split(".")[0] in {"poptorch", "popdist", "popart"}
+    ]:
+        del sys.modules[name]
+    if _Missing in sys.meta_path:
+        sys.meta_path.remove(_Missing)
+
+
+def is_installed() -> bool:
+    """Whether ``import poptorch`` gives the emulation."""
+    return bool(getattr(sys.modules.get("poptorch"), "__emulated__", False))
+
+
+def refuse_real_sdk() -> None:
+    """Refuse to stand in for an SDK that is there.
+
+    Raises:
+        ConfigError: If ``poptorch`` can be imported, or was.
+    """
+    found = "poptorch" in sys.modules or importlib.util.find_spec("poptorch") is not None
+    if found:
+        raise ConfigError(
+            "a real poptorch can be imported here; run the script without --emulate, or in an "
+            "environment without the Poplar SDK"
+        )
+
+
+def _modules(popart: Optional[ModuleType]) -> Dict[str, ModuleType]:
+    from unified_ipu_torch.emulated import popart as enumerations, popdist, poptorch
+    from unified_ipu_torch.emulated.popdist import poptorch as popdist_poptorch
+
+    found: Dict[str, ModuleType] = {
+        "poptorch": poptorch,
+        "popdist": popdist,
+        "popdist.poptorch": popdist_poptorch,
+        "popart": popart or enumerations,
+    }
+    prefix = f"{poptorch.__name__}."
+    for name, module in list(sys.modules.items()):
+        if name.startswith(prefix):
+            found[f"poptorch.{name[len(prefix) :]}"] = module
+    return found

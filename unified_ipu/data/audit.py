@@ -114,7 +114,7 @@ def check_agreement(
         communicator: Of all replicas.
         schedule: Of this rank's loader.
         name: Of the loader.
-        replica: That this rank feeds.
+        replica: The first that this rank feeds.
 
     Raises:
         ConfigError: On every rank, if two ranks differ or feed the same replica.
@@ -131,6 +131,7 @@ def check_agreement(
         "num_replicas": batch.num_replicas,
         "updates_per_call": batch.updates_per_call,
         "remainder": batch.remainder,
+        "replicas_per_process": schedule.replicas_per_process,
     }
     everybody = communicator.all_gather_value({**facts, "replica": replica})
     for fact in facts:
@@ -141,8 +142,12 @@ def check_agreement(
                 f"{len(values) - 1}; make the same loaders in the same order on every rank"
             )
     replicas = [message["replica"] for message in everybody]
-    if sorted(replicas) != list(range(batch.num_replicas)):
+    firsts = list(range(0, batch.num_replicas, schedule.replicas_per_process))
+    if sorted(replicas) != firsts:
+        expected = f"each of 0 to {batch.num_replicas - 1} once"
+        if schedule.replicas_per_process > 1:
+            expected = f"{firsts}, {schedule.replicas_per_process} from each on"
         raise ConfigError(
-            f"{name}: the ranks feed the replicas {replicas}; expected each of 0 to "
-            f"{batch.num_replicas - 1} once: shard neither the data nor the loader yourself"
+            f"{name}: the ranks feed the replicas {replicas}; expected {expected}: shard neither "
+            "the data nor the loader yourself"
         )

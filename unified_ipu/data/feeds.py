@@ -32,7 +32,7 @@ def open_feed(
     Args:
         source: What to read.
         schedule: Who gets what.
-        replica: Of this process.
+        replica: The first one of this process.
         communicator: Of all replicas.
         counters: Are told of copied batches.
         settings: The plan's ``[data]`` table.
@@ -40,7 +40,7 @@ def open_feed(
         name: Of the loader.
 
     Returns:
-        The feed of this replica.
+        The feed of this process.
 
     Raises:
         ConfigError: If the plan and the source contradict each other.

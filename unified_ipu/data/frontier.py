@@ -13,11 +13,11 @@ from unified_ipu.errors import DataError
 
 
 class Frontier:
-    """Starts the passes of one replica and extends them as far as samples are known.
+    """Starts the passes of one process and extends them as far as samples are known.
 
     Args:
         schedule: Who gets what; without a size it is that of a stream.
-        replica: Of this process.
+        replica: The first one of this process.
         feed: Where the samples come from.
         communicator: Of all replicas.
         name: Of the loader.
@@ -33,7 +33,7 @@ class Frontier:
         name: str,
     ) -> None:
         self._schedule = schedule
-        self._replica = replica
+        self._replicas = schedule.of_process(replica)
         self._feed = feed
         self._communicator = communicator
         self._name = name
@@ -50,12 +50,12 @@ class Frontier:
         update = self._first_update = -(-position // size)
         if self._schedule.size:
             self._feed.begin(epoch, update)
-            portions = self._schedule.portions(epoch, [self._replica], update)
+            portions = self._schedule.portions(epoch, self._replicas, update)
             cursor = Cursor(portions, position, epoch)
         else:
             # At a position that was the end of an epoch, this must show again.
             self._feed.begin(epoch, position // size)
-            self._windows = Windows(self._schedule, [self._replica], position // size)
+            self._windows = Windows(self._schedule, self._replicas, position // size)
             cursor = Cursor((), position, epoch)
         cursor.samples = self._schedule.size
         return cursor

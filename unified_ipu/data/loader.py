@@ -31,13 +31,13 @@ class Loader:
     """Deals a source to the replicas of the world, each sample once an epoch.
 
     ``for call in loader`` yields what is left of the current epoch; when it is exhausted the
-    loader stands at the start of the next. With ``train=False`` it yields this replica's
+    loader stands at the start of the next. With ``train=False`` it yields this process's
     micro-batches of one pass and has no position. Making a loader is collective.
 
     Args:
         source: A source, or what ``as_source`` takes for one.
         batch: How samples are dealt.
-        replica: The replica that this process feeds.
+        replica: The first replica that this process feeds.
         communicator: Of all replicas.
         seed: Keys the order and the seeds of samples, with the epoch.
         shuffle: Whether training is in a keyed order; evaluation never is.
@@ -49,6 +49,7 @@ class Loader:
         counters: Are told what was dropped, padded, skipped or copied, counted over the world.
         settings: The plan's ``[data]`` table.
         search_path: Where the data process looks for the user's modules first.
+        replicas_per_process: Replicas that this process feeds, as every other one does.
 
     Raises:
         ConfigError: If the arguments contradict each other, or differ between ranks.
@@ -72,6 +73,7 @@ class Loader:
         counters: Optional[Counters] = None,
         settings: Optional[DataSettings] = None,
         search_path: Sequence[str] = (),
+        replicas_per_process: int = 1,
     ) -> None:
         self.name = name
         self.epoch = 0
@@ -99,6 +101,7 @@ class Loader:
             shuffle and train and not isinstance(self._source, (StreamSource, DataLoaderSource)),
             train,
             micro_batch_size,
+            replicas_per_process,
         )
         check_agreement(communicator, self._schedule, name=name, replica=replica)
         self._audit = Audit(communicator, self._schedule)
@@ -128,7 +131,7 @@ class Loader:
         return None if self.size is None else self._batch.num_updates(self.size)
 
     def __len__(self) -> int:
-        """Calls in an epoch; micro-batches of this replica in evaluation.
+        """Calls in an epoch; micro-batches of this process in evaluation.
 
         Raises:
             TypeError: If the size of a stream is not known yet; what ``list`` takes for no length.
@@ -140,9 +143,9 @@ class Loader:
             )
         if self.train:
             return self._batch.num_calls(self.size)
-        return self._batch.num_evaluation_spans(
-            self._replica, self.size, self._schedule.micro_batch_size
-        )
+        size, rows = self.size, self._schedule.micro_batch_size
+        replicas = self._schedule.of_process(self._replica)
+        return sum(self._batch.num_evaluation_spans(replica, size, rows) for replica in replicas)
 
     def __iter__(self) -> Iterator[Any]:
         return self._calls() if self.train else self._micro_batches()

@@ -37,7 +37,7 @@ class LocalFeed:
     Args:
         source: The pipeline, the stream, or the live dataset.
         schedule: Who gets what.
-        replica: Of this process.
+        replica: The first one of this process.
         communicator: Of all replicas.
         counters: Are told of copies.
         search_path: Where the pipeline's module is looked for first.
@@ -104,6 +104,7 @@ class LocalFeed:
         replica: int,
         sharing: int,
     ) -> Callable[[int, int, int], LocalPass]:
+        replicas = tuple(schedule.of_process(replica))
         cores = max(1, usable_cores() // sharing)
         threads = cores if sharing > 1 else 0
         if isinstance(source, StreamSource):
@@ -114,12 +115,12 @@ class LocalFeed:
                 function = load_function(source.function)
                 share_process(threads)
             reader = StreamReader(function, seed=schedule.seed, is_strict=self.is_spread)
-            return partial(LocalStreamPass, schedule=schedule, replicas=(replica,), reader=reader)
+            return partial(LocalStreamPass, schedule=schedule, replicas=replicas, reader=reader)
         function = load_function(source.function)
         share_process(threads, source.kind)
         create = _factory(source.kind)
         producer = create(function, size=source.size, batched=source.batched, cores=cores)
-        return partial(LocalStream, schedule=schedule, replicas=(replica,), producer=producer)
+        return partial(LocalStream, schedule=schedule, replicas=replicas, producer=producer)
 
     def begin(self, epoch: int, start_update: int) -> None:
         """Start a pass; what is left of the one before is forgotten.

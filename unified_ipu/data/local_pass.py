@@ -40,7 +40,7 @@ class LocalStream(Stream):
         epoch: Keys order and seeds.
         start_update: The first update that counts.
         schedule: Who gets what.
-        replicas: The one of this process.
+        replicas: Those of this process.
         producer: The pipeline; says with ``is_fresh`` that nobody else reads its results.
     """
 

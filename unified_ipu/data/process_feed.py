@@ -37,14 +37,14 @@ class Closable(Protocol):
 class ProcessFeed:
     """Reads a source that runs in the data processes of this host. Making one is collective.
 
-    With n of them, each makes every n-th micro-batch of every replica, and they are read in turn:
+    With n of them, each makes every n-th micro-batch of every rank, and they are read in turn:
     the order stays.
 
     Args:
         source: The pipeline, stream or dataset.
         num_workers: Data processes of this host, at least 1; a stream has one.
         schedule: Who gets what.
-        replica: Of this process.
+        replica: The first one of this process.
         communicator: Of all replicas.
         counters: Are told of copied batches.
         settings: The plan's ``[data]`` table.
@@ -259,4 +259,5 @@ def _schedule_table(schedule: Schedule) -> Dict[str, Any]:
         "shuffle": schedule.shuffle,
         "train": schedule.train,
         "micro_batch_size": schedule.micro_batch_size,
+        "replicas_per_process": schedule.replicas_per_process,
     }

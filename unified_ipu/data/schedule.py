@@ -19,9 +19,9 @@ class Portion:
     """The rows of one micro-batch.
 
     Args:
-        ordinal: Counts the micro-batches of its replica in this pass.
+        ordinal: Counts the micro-batches of its process in this pass.
         update: Index of its update in the epoch; in evaluation of the micro-batch.
-        replica: Who gets it.
+        replica: The first replica of the process that gets it.
         span: Its positions; rows beyond the real ones are padding.
         row_ids: Ids of the samples to fetch, int64 ``[rows]``; padding repeats real samples.
     """
@@ -65,6 +65,7 @@ class Schedule:
         shuffle: False keeps the samples in their own order.
         train: Evaluation deals micro-batches in turn and ignores updates.
         micro_batch_size: Of evaluation; None takes that of ``batch``.
+        replicas_per_process: Neighbouring replicas that one process feeds.
     """
 
     batch: BatchPlan
@@ -73,6 +74,12 @@ class Schedule:
     shuffle: bool
     train: bool
     micro_batch_size: Optional[int] = None
+    replicas_per_process: int = 1
+
+    def of_process(self, replica: int) -> range:
+        """The replicas of the process that feeds ``replica``."""
+        first = replica - replica % self.replicas_per_process
+        return range(first, first + self.replicas_per_process)
 
     def order(self, epoch: int) -> Order:
         """The order of an epoch."""
@@ -92,7 +99,7 @@ class Schedule:
             The micro-batches; ids are computed some thousands at a time.
         """
         order = self.order(epoch)
-        ordinals: Dict[int, int] = dict.fromkeys(replicas, 0)
+        ordinals: Dict[int, int] = {}
         waiting: List[Tuple[int, int, MicroSpan]] = []
         rows = 0
         for update, replica, span in self.spans(sorted(replicas), start_update):
@@ -105,7 +112,7 @@ class Schedule:
 
     @staticmethod
     def share(portions: Iterator[Portion], share: Tuple[int, int]) -> Iterator[Portion]:
-        """The micro-batches of one data process: of each replica in turn one for every process.
+        """The micro-batches of one data process: of each rank in turn one for every process.
 
         Args:
             portions: Of some replicas.
@@ -144,15 +151,17 @@ class Schedule:
         order: Order,
         ordinals: Dict[int, int],
     ) -> Iterator[Portion]:
-        """Turn spans into micro-batches; ``ordinals`` counts them by replica."""
+        """Turn spans into micro-batches; ``ordinals`` counts them by process."""
         if not waiting:
             return
         positions = [self._positions(update, span) for update, _, span in waiting]
         ids = order.ids(np.concatenate(positions))
         start = 0
         for update, replica, span in waiting:
-            yield Portion(ordinals[replica], update, replica, span, ids[start : start + span.rows])
-            ordinals[replica] += 1
+            first = self.of_process(replica).start
+            ordinal = ordinals.get(first, 0)
+            yield Portion(ordinal, update, first, span, ids[start : start + span.rows])
+            ordinals[first] = ordinal + 1
             start += span.rows
 
     def _positions(self, update: int, span: MicroSpan) -> np.ndarray:

@@ -17,7 +17,7 @@ class Server:
 
     Args:
         open_pass: Starts the pass of a number, an epoch and a first update.
-        writers: By replica.
+        writers: By the first replica of each rank.
         what: Loader and pipeline, for messages.
         train: Whether the epoch after this one is asked for next, or this one again.
     """

@@ -31,7 +31,7 @@ class Windows:
         """Where the next window begins."""
         self._schedule = schedule
         self._replicas = tuple(sorted(replicas))
-        self._ordinals: Dict[int, int] = dict.fromkeys(replicas, 0)
+        self._ordinals: Dict[int, int] = {}
 
     def end_after(self, position: int) -> int:
         """The end of the window that ``position`` lies in."""

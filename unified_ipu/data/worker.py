@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from unified_ipu.adapter import registered
 from unified_ipu.data.dealing import Pass, Stream
@@ -63,7 +63,7 @@ def main(argv: List[str]) -> int:
     try:
         sys.path[:0] = config["search_path"]
         sys.path.extend(folder for folder in config["more_path"] if folder not in sys.path)
-        open_pass = build_opener(config, tuple(sorted(writers)), packed)
+        open_pass = build_opener(config, sorted(writers), packed)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         for writer in writers.values():
             writer.tell(Message(Kind.ERROR, payload=failure_text(what, error)))
@@ -78,13 +78,13 @@ def main(argv: List[str]) -> int:
 
 
 def build_opener(
-    config: Mapping[str, Any], replicas: Tuple[int, ...], packed: bytes
+    config: Mapping[str, Any], ranks: Sequence[int], packed: bytes
 ) -> Callable[[int, int, int], Pass]:
     """Import what makes the samples.
 
     Args:
         config: ``kind``, ``function`` and ``schedule`` say what and how.
-        replicas: Those of this host.
+        ranks: Those of this host, each by its first replica.
         packed: A live dataset and its collate function.
 
     Returns:
@@ -94,6 +94,7 @@ def build_opener(
         DataError: If there is no such module, function or source.
     """
     schedule = schedule_of(config)
+    replicas = tuple(replica for first in ranks for replica in schedule.of_process(first))
     if config["kind"] == "stream":
         function = load_function(config["function"])
         take_process()

@@ -62,11 +62,6 @@ def call_text(
     return "\n".join([*lines, f"{' ' * indent})"])
 
 
-def setting_text(call: NativeCall, *, indent: int) -> str:
-    """One native call of a lowering, with the field that it comes from."""
-    return f"{' ' * indent}{call.name}({native_code(call.value)})  # {call.field}"
-
-
 def expression_text(prefix: str, expression: str, *, indent: int, suffix: str = "") -> str:
     """An expression behind ``prefix``; calls, lists and the like broken where it is too long.
 
@@ -105,3 +100,12 @@ def _parts(node: ast.expr, text: str) -> Optional[Tuple[str, Sequence[Tuple[str,
         pairs = zip(node.keys, node.values)
         return "{", [(f"{part(key)}: ", part(value)) for key, value in pairs if key], "}"
     return None
+
+
+def setting_text(call: NativeCall, *, indent: int) -> str:
+    """One native call of a lowering, with the field that it comes from behind or above it."""
+    code = f"{call.name}({native_code(call.value)})"
+    line = f"{' ' * indent}{code}  # {call.field}"
+    if len(line) <= LINE:
+        return line
+    return f"{' ' * indent}# {call.field}\n{expression_text('', code, indent=indent)}"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Callable, Optional, Sequence
 
-from unified_ipu.cli import conformance, doctor, plan, run
+from unified_ipu.cli import conformance, doctor, lower, plan, run
 from unified_ipu.errors import ConfigError, UnifiedIpuError
 
 DISTRIBUTION = "unified-ipu"
@@ -56,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (run, plan, conformance, doctor):
+    for module in (run, plan, lower, conformance, doctor):
         module.add_parser(subparsers)
     return parser
 

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any, List, Sequence, Tuple
 
 from unified_ipu.errors import ConfigError
-from unified_ipu.launch import OTHER_LAUNCHERS, launch_script, launcher_command
+from unified_ipu.launch import (
+    OTHER_LAUNCHERS,
+    launch_script,
+    launcher_command,
+    run_emulated,
+)
 from unified_ipu.plan import merge_plan
 
 VALUED = ("--plan", "--set", "--launcher")  # options of ours that take the next word
@@ -43,6 +48,11 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="start nothing; print the launcher's command line"
+    )
+    parser.add_argument(
+        "--emulate",
+        action="store_true",
+        help="run a script written for Graphcore's SDK as it is, on the SDK's emulation; no plan",
     )
     parser.add_argument("script", help="path of a Python file")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="its own arguments")
@@ -80,9 +90,17 @@ def run(args: argparse.Namespace) -> int:
         Exit status of the run.
 
     Raises:
-        ConfigError: If ``--launcher`` and ``--dry-run`` are not given together.
+        ConfigError: If ``--launcher`` and ``--dry-run`` are not given together, or ``--emulate``
+            with any other option.
         PlanError: If the plan does not say what the launcher has to be told.
     """
+    if args.emulate:
+        if args.plan is not None or args.settings or args.launcher is not None or args.dry_run:
+            raise ConfigError(
+                "--emulate runs a script that knows nothing of plans; leave --plan, --set, "
+                "--launcher and --dry-run out"
+            )
+        return run_emulated(args.script, args.script_args)
     if args.launcher is not None:
         command = shlex.join(_command(args))
         if not args.dry_run:

@@ -6,7 +6,16 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Tuple
 
-from unified_ipu.adapter import Capability, Job, Lowering, Place, Plan, Support
+from unified_ipu.adapter import (
+    Capability,
+    EjectRequest,
+    Job,
+    Lowering,
+    NativeText,
+    Place,
+    Plan,
+    Support,
+)
 from unified_ipu.errors import AdapterLoadError, CapabilityError, ConfigError
 from unified_ipu_torch.errors import NAME
 from unified_ipu_torch.lower import lower
@@ -105,6 +114,16 @@ class TorchAdapter:
             raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
         check_model(job.model, place.num_replicas)
         return TorchReplica(job, device, deterministic=plan.deterministic)
+
+    def eject(self, request: EjectRequest) -> NativeText:
+        """Write the lowering of a job as a plain PopTorch script.
+
+        Raises:
+            CapabilityError: If something of the job cannot be written.
+        """
+        from unified_ipu_torch.eject import eject
+
+        return eject(request)
 
     def denominator(self, loss: Any) -> Optional[str]:
         """How torch's own ``loss`` divides its mean, or None if it is not torch's."""

@@ -33,7 +33,7 @@ class OnnxAdapter:
             Capability.RANDOM_LAYERS: Support.FULL,
             Capability.BUFFERS: Support.FULL,
             Capability.SHARED_PARAMETERS: Support.FULL,
-            Capability.MIXED_PRECISION: Support.NOT_WRITTEN,
+            Capability.MIXED_PRECISION: Support.FULL,
             Capability.ONNX_EXPORT: Support.FULL,
         }
         self._torch = TorchAdapter()
@@ -124,6 +124,7 @@ class OnnxAdapter:
             source,
             device,
             deterministic=plan.deterministic,
+            compute=plan.precision.compute,
             is_first=place.rank == 0,
             on_close=lambda module: self._count(module, -1),
         )

@@ -32,6 +32,7 @@ class OnnxReplica(TorchReplica):
         source: The model that the module was made from.
         device: Where the module runs; it is moved there.
         deterministic: Whether torch may use deterministic kernels only, until ``close``.
+        compute: Type of forward. In half precision torch evaluates too, as it trains.
         is_first: Whether this rank says what its user should know.
         on_close: Is told the module once the replica is closed.
 
@@ -46,6 +47,7 @@ class OnnxReplica(TorchReplica):
         device: torch.device,
         *,
         deterministic: bool = False,
+        compute: str = "float32",
         is_first: bool = True,
         on_close: Optional[Callable[[GraphModule], None]] = None,
     ) -> None:
@@ -54,8 +56,11 @@ class OnnxReplica(TorchReplica):
         self._on_close = on_close
         names = self._module.initializer_names
         job = replace(job, trainable=_own_names(job.trainable, names))
-        super().__init__(job, device, deterministic=deterministic, own_names=names)
-        self._inference = Inference(self._module, source.proto, source.base_dir, is_first=is_first)
+        super().__init__(job, device, deterministic=deterministic, compute=compute, own_names=names)
+        if compute == "float32":
+            self._inference = Inference(
+                self._module, source.proto, source.base_dir, is_first=is_first
+            )
         self.notes = _notes(self._module)
 
     def _make_objective(self, job: Job) -> Objective:

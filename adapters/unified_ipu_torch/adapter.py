@@ -38,7 +38,7 @@ class TorchAdapter:
             Capability.RANDOM_LAYERS: Support.FULL,
             Capability.BUFFERS: Support.FULL,
             Capability.SHARED_PARAMETERS: Support.FULL,
-            Capability.MIXED_PRECISION: Support.NOT_WRITTEN,
+            Capability.MIXED_PRECISION: Support.FULL,
             Capability.ONNX_EXPORT: Support.FULL,
         }
 
@@ -113,7 +113,9 @@ class TorchAdapter:
         if refused:
             raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
         check_model(job.model, place.num_replicas)
-        return TorchReplica(job, device, deterministic=plan.deterministic)
+        return TorchReplica(
+            job, device, deterministic=plan.deterministic, compute=plan.precision.compute
+        )
 
     def eject(self, request: EjectRequest) -> NativeText:
         """Write the lowering of a job as a plain PopTorch script.

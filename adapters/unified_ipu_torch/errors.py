@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import traceback
+from types import TracebackType
 from typing import Optional
 
 from unified_ipu.errors import CapabilityError, DeviceError
@@ -9,6 +12,9 @@ from unified_ipu.errors import CapabilityError, DeviceError
 NAME = "torch"
 _NOT_DETERMINISTIC = "does not have a deterministic implementation"
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
+_NO_HALF_KERNEL = re.compile(r"\"?([\w.:]+)\"? not implemented for '(?:Half|BFloat16)'")
+_MIXED_TYPES = re.compile(r"dtype|scalar type|data type")
+_HALF_TYPES = re.compile(r"Half|BFloat16|float16")
 
 
 class Translation:
@@ -20,12 +26,15 @@ class Translation:
     def __enter__(self) -> None:
         """Nothing to do."""
 
-    def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
+    def __exit__(
+        self, kind: object, error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
         """Look at what passes.
 
         Raises:
             DeviceError: If the host or the device ran out of memory.
-            CapabilityError: If an operation has no deterministic kernel, and the plan wants one.
+            CapabilityError: If an operation has no deterministic kernel, and the plan wants one;
+                or none in half precision.
         """
         if isinstance(error, MemoryError) or (
             isinstance(error, RuntimeError) and any(t in str(error) for t in _OUT_OF_MEMORY)
@@ -38,6 +47,27 @@ class Translation:
                 f"{operation} has no deterministic kernel on this device; set deterministic = "
                 "false, or use another operation in the model",
             ) from error
+        operation = _lacks_half(error, trace)
+        if operation:
+            raise CapabilityError(
+                NAME,
+                f"{operation} cannot be run in half precision here ({error}); run it in float32, "
+                "inside torch.autocast(..., enabled=False) and on inputs.float(), or set "
+                "precision.compute to another type",
+            ) from error
+
+
+def _lacks_half(error: Optional[BaseException], trace: Optional[TracebackType]) -> str:
+    """The operation that has no kernel for a half type, or was given several types."""
+    if not isinstance(error, (RuntimeError, TypeError)):
+        return ""
+    missing = _NO_HALF_KERNEL.search(str(error))
+    if missing:
+        return missing.group(1)
+    if _MIXED_TYPES.search(str(error)) and _HALF_TYPES.search(str(error)):
+        frames = traceback.extract_tb(trace)
+        return repr(frames[-1].line) if frames else "an operation"
+    return ""
 
 
 _translation = Translation()

@@ -81,8 +81,6 @@ def lower(plan: Plan, target: str) -> Lowering:
             settings[native] = values[path]
     settings["device"] = target
     refused: List[Tuple[str, str]] = []
-    if plan.precision.compute != "float32":
-        refused.append(("precision.compute", 'autocast is not built yet; set it to "float32"'))
     if plan.mesh.stage != 1:
         refused.append(("mesh.stage", "pipeline stages are not built yet; set it to 1"))
     unknown = sorted(p for p in values if p not in HOST_FIELDS and not p.startswith(DEVICE_TABLE))

@@ -39,9 +39,11 @@ from unified_ipu_torch.gradients import (
     Gradients,
     OwnGradients,
     StagedGradients,
+    is_half,
     squared_norm,
     without_gradient,
 )
+from unified_ipu_torch.half_precision import HalfObjective, HalfPrecision
 from unified_ipu_torch.model_checks import holds, layers_that_see_the_micro_batch
 from unified_ipu_torch.objectives import ModelObjective, Objective, Score, build_objective
 from unified_ipu_torch.onnx_export import FirstCall, export_onnx
@@ -67,6 +69,7 @@ class TorchReplica:
         job: As ``compile`` was given it.
         device: Where the model runs; it is moved there.
         deterministic: Whether torch may use deterministic kernels only, until ``close``.
+        compute: Type of forward; trained parameters stay float32, whatever it is.
         own_names: What an adapter that made the module itself calls its tensors, by torch's names;
             those left out keep theirs.
 
@@ -80,11 +83,15 @@ class TorchReplica:
         device: torch.device,
         *,
         deterministic: bool = False,
+        compute: str = "float32",
         own_names: Optional[Mapping[str, str]] = None,
     ) -> None:
         self._model: torch.nn.Module = job.model.to(device)
         self._device = device
-        self._objective = self._make_objective(job)
+        plain = self._make_objective(job)
+        self._model_outputs = plain.outputs if isinstance(plain, ModelObjective) else None
+        self._half = None if compute == "float32" else HalfPrecision(compute, device)
+        self._objective = plain if self._half is None else HalfObjective(plain, self._half)
         self._inference: Any = self._model
         self._first_call = FirstCall(self._model)
         parameters = {plain_name(name): p for name, p in self._model.named_parameters()}
@@ -96,6 +103,8 @@ class TorchReplica:
         self._schedule = job.schedule
         trained = self._choose_trained(parameters)
         check_parameters(trained)
+        if self._half is not None:
+            self._half.check(trained)
         self._parameters = list(trained.values())
         self._bystanders = Bystanders(parameters, trained, self._optimizer)
         self._catalog = Catalog(
@@ -144,6 +153,7 @@ class TorchReplica:
         """Keep gradients in the reducer's buckets from now on."""
         self._gradients.close()
         in_place = self._device.type == "cpu" and all(s.permutation is None for s in slots)
+        in_place = in_place and not any(is_half(buffer) for buffer in gradients)
         kind = BoundGradients if in_place else StagedGradients
         self._gradients = kind(self._parameters, slots, gradients)
 
@@ -295,7 +305,7 @@ class TorchReplica:
     ) -> Dict[str, Tuple[Any, Any]]:
         x, targets, _ = split_batch(batch.tree)
         if outputs is None:
-            outputs = call_model(self._inference, x)
+            outputs = self._forward(x)
         if batch.counted is not None:
             outputs = select_rows(outputs, batch.counted)
             targets = select_rows(targets, batch.counted)
@@ -311,9 +321,14 @@ class TorchReplica:
         """Outputs of one micro-batch as numpy arrays, padding included."""
         with translated(), keyed_generators(seed, self._device), evaluation_mode(self._model):
             batch = read_batch(micro, self._device, self._copies)
-            if isinstance(self._objective, ModelObjective):
-                return to_numpy(self._objective.outputs(call_model(self._inference, batch.tree)))
-            return to_numpy(call_model(self._inference, inputs_of(batch.tree)))
+            if self._model_outputs is not None:
+                return to_numpy(self._model_outputs(self._forward(batch.tree)))
+            return to_numpy(self._forward(inputs_of(batch.tree)))
+
+    def _forward(self, x: Any) -> Any:
+        if self._half is None:
+            return call_model(self._inference, x)
+        return self._half.call(self._inference, x)
 
     def read(self, names: Sequence[str]) -> Dict[str, Any]:
         """Copies of the named tensors."""

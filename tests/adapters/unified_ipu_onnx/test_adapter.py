@@ -61,7 +61,6 @@ def test_lower_knows_every_field_of_the_plan(target):
     ("target", "changes", "field"),
     [
         ("ipu-emulated", {}, "target"),
-        ("cpu", {"precision.compute": "bfloat16"}, "precision.compute"),
         ("cpu", {"mesh.stage": 2}, "mesh.stage"),
     ],
 )

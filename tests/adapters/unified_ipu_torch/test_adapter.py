@@ -58,13 +58,9 @@ def test_lower_knows_every_field_of_the_plan(target):
     }
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [({"precision.compute": "bfloat16"}, "precision.compute"), ({"mesh.stage": 2}, "mesh.stage")],
-)
-def test_lower_refuses_what_is_not_built(changes, field):
-    refused = create().lower(Plan().replace(changes), "cpu").refused
-    assert [path for path, _ in refused] == [field]
+def test_lower_refuses_what_is_not_built():
+    refused = create().lower(Plan().replace({"mesh.stage": 2}), "cpu").refused
+    assert [path for path, _ in refused] == ["mesh.stage"]
 
 
 @pytest.mark.parametrize("target", ["ipu", "ipu-emulated"])

@@ -6,6 +6,7 @@ from unified_ipu.launch.command import (
     OTHER_LAUNCHERS as OTHER_LAUNCHERS,
     launcher_command as launcher_command,
 )
+from unified_ipu.launch.emulated import run_emulated as run_emulated
 from unified_ipu.launch.failure import write_all as write_all
 from unified_ipu.launch.function import launch as launch
 from unified_ipu.launch.group import end_groups as end_groups
@@ -21,5 +22,6 @@ __all__ = [
     "launch",
     "launch_script",
     "launcher_command",
+    "run_emulated",
     "write_all",
 ]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from unified_ipu_torch.emulated.installing import (
     install as install,
+    install_poptorch as install_poptorch,
     is_installed as is_installed,
     uninstall as uninstall,
 )
 
-__all__ = ["install", "is_installed", "uninstall"]
+__all__ = ["install", "install_poptorch", "is_installed", "uninstall"]

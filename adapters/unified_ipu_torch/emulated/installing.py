@@ -54,14 +54,29 @@ def install(popart: Optional[ModuleType] = None) -> ModuleType:
     Raises:
         ConfigError: If the real SDK can be imported.
     """
-    if is_installed():
-        return sys.modules["poptorch"]
-    refuse_real_sdk()
-    modules = _modules(popart)
-    sys.modules.update(modules)
-    sys.meta_path.insert(0, _Missing)
-    print(f"unified-ipu: {BANNER}", file=sys.stderr, flush=True)  # noqa: T201  # the banner
-    return modules["poptorch"]
+    found = install_poptorch()
+    if "popart" not in sys.modules:
+        from unified_ipu_torch.emulated import popart as enumerations
+
+        sys.modules["popart"] = popart or enumerations
+    return found
+
+
+def install_poptorch() -> ModuleType:
+    """Put the emulation into ``sys.modules`` as ``poptorch`` and ``popdist`` only.
+
+    Returns:
+        The emulated ``poptorch``.
+
+    Raises:
+        ConfigError: If the real SDK can be imported.
+    """
+    if not is_installed():
+        refuse_real_sdk()
+        sys.modules.update(_modules())
+        sys.meta_path.insert(0, _Missing)
+        print(f"unified-ipu: {BANNER}", file=sys.stderr, flush=True)  # noqa: T201  # the banner
+    return sys.modules["poptorch"]
 
 
 def uninstall() -> None:
@@ -93,15 +108,14 @@ def refuse_real_sdk() -> None:
         )
 
 
-def _modules(popart: Optional[ModuleType]) -> Dict[str, ModuleType]:
-    from unified_ipu_torch.emulated import popart as enumerations, popdist, poptorch
+def _modules() -> Dict[str, ModuleType]:
+    from unified_ipu_torch.emulated import popdist, poptorch
     from unified_ipu_torch.emulated.popdist import poptorch as popdist_poptorch
 
     found: Dict[str, ModuleType] = {
         "poptorch": poptorch,
         "popdist": popdist,
         "popdist.poptorch": popdist_poptorch,
-        "popart": popart or enumerations,
     }
     prefix = f"{poptorch.__name__}."
     for name, module in list(sys.modules.items()):

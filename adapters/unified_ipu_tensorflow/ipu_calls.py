@@ -177,7 +177,8 @@ def _update(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
     scale = plan.precision.loss_scale
     is_scaled = not isinstance(scale, str)
     factor = 1.0 if isinstance(scale, str) else float(scale)
-    found = [_call("loss.reduction", "=tf.keras.losses.Reduction.SUM", "update.reduction")]
+    # The value of tf.keras.losses.Reduction.SUM, a name that Keras 3 lacks.
+    found = [_call("loss.reduction", "sum", "update.reduction")]
     if plan.update.clip_norm is not None:
         norm = plan.update.clip_norm * factor
         found.append(_call("optimizer.global_clipnorm", norm, "update.clip_norm"))

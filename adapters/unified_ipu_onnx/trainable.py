@@ -63,6 +63,13 @@ _PASSED_ON: Mapping[str, FrozenSet[int]] = {
     "STFT": frozenset({0, 2}),
     "Unique": frozenset({0}),
 }
+_GRAPHCORE: Mapping[str, FrozenSet[int]] = {
+    "IdentityLoss": frozenset({0}),
+    "L1": frozenset({0}),
+    "Nll": frozenset({0}),
+    "Nop": frozenset({0}),
+    "Scale": frozenset({0}),
+}
 _STATES: Mapping[str, FrozenSet[int]] = {"BatchNormalization": frozenset({3, 4})}
 
 
@@ -194,6 +201,8 @@ def trained_positions(domain: str, name: str) -> FrozenSet[int]:
     """Inputs of an operator where its weights are read."""
     if name in _TRAINED and domain in {"", "ai.onnx.preview"}:
         return _TRAINED[name]
+    if domain == "ai.graphcore":
+        return _GRAPHCORE.get(name, frozenset())
     # Old versions of a definition leave the question open: the newest answers for all.
     try:
         schema: Any = onnx.defs.get_schema(name, onnx.defs.onnx_opset_version(), domain)

@@ -6,6 +6,7 @@ from unified_ipu_onnx.operators.algebra import OPERATORS as ALGEBRA
 from unified_ipu_onnx.operators.blocks import OPERATORS as BLOCKS
 from unified_ipu_onnx.operators.control_flow import OPERATORS as CONTROL_FLOW
 from unified_ipu_onnx.operators.convolution import OPERATORS as CONVOLUTION
+from unified_ipu_onnx.operators.graphcore import OPERATORS as GRAPHCORE
 from unified_ipu_onnx.operators.grid import OPERATORS as GRID
 from unified_ipu_onnx.operators.indexing import OPERATORS as INDEXING
 from unified_ipu_onnx.operators.linear import OPERATORS as LINEAR
@@ -34,6 +35,7 @@ REGISTRY = Registry(
         *BLOCKS,
         *CONTROL_FLOW,
         *CONVOLUTION,
+        *GRAPHCORE,
         *GRID,
         *INDEXING,
         *LINEAR,

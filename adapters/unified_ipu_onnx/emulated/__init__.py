@@ -1,0 +1,1 @@
+"""PopART's own names on the host, for development where no IPU is."""

@@ -29,7 +29,7 @@ class TensorflowAdapter:
             Capability.RANDOM_LAYERS: Support.FULL,
             Capability.BUFFERS: Support.FULL,
             Capability.SHARED_PARAMETERS: Support.FULL,
-            Capability.MIXED_PRECISION: Support.NOT_WRITTEN,
+            Capability.MIXED_PRECISION: Support.FULL,
             Capability.ONNX_EXPORT: Support.NOT_WRITTEN,
         }
 
@@ -57,6 +57,21 @@ class TensorflowAdapter:
         tensorflow = _import_tensorflow()
         return ("cuda", "cpu") if tensorflow.config.list_physical_devices("GPU") else ("cpu",)
 
+    def facts(self) -> Mapping[str, str]:
+        """Which TensorFlow this is and what it was built with, for the doctor.
+
+        Raises:
+            AdapterLoadError: If TensorFlow is not installed.
+        """
+        tensorflow = _import_tensorflow()
+        built = tensorflow.sysconfig.get_build_info()
+        facts = {"tensorflow": tensorflow.__version__, "keras": tensorflow.keras.__version__}
+        if built.get("is_cuda_build"):
+            facts["built for"] = f"CUDA {built.get('cuda_version', 'of unknown version')}"
+        elif built.get("is_rocm_build"):
+            facts["built for"] = "ROCm"
+        return facts
+
     def seed(self, seed: int) -> None:
         """Seed TensorFlow's generators, if it is imported already."""
         tensorflow = sys.modules.get("tensorflow")
@@ -69,15 +84,16 @@ class TensorflowAdapter:
 
     @contextmanager
     def scope(self, plan: Plan, place: Place) -> Iterator[None]:
-        """Seed the generators; share the host's cores and devices with the other ranks."""
+        """Seed the generators, share the host with the other ranks, set Keras' dtype policy."""
         if "tensorflow" not in sys.modules:
             yield
             return
         from unified_ipu_tensorflow.building import seeded
+        from unified_ipu_tensorflow.half_precision import dtype_policy
         from unified_ipu_tensorflow.runtime import take_rank
 
         take_rank(plan, place, warns=False)
-        with seeded(plan.seed):
+        with seeded(plan.seed), dtype_policy(_host_compute(plan)):
             yield
 
     def build(self, job: Job, plan: Plan, place: Place) -> TensorflowReplica:
@@ -102,7 +118,9 @@ class TensorflowAdapter:
         if refused:
             raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
         check_model(job.model, place.num_replicas)
-        return TensorflowReplica(job, deterministic=plan.deterministic)
+        return TensorflowReplica(
+            job, deterministic=plan.deterministic, compute=plan.precision.compute
+        )
 
     def denominator(self, loss: Any) -> Optional[str]:
         """How Keras's own ``loss`` divides its mean, or None if it is not Keras's."""
@@ -119,6 +137,11 @@ class TensorflowAdapter:
         from unified_ipu_tensorflow.optimizers import is_schedule
 
         return bool(is_schedule(schedule))
+
+
+def _host_compute(plan: Plan) -> str:
+    """Type of forward on hosts; on devices the lowered calls set the policy."""
+    return plan.precision.compute if plan.target in {"auto", "cpu", "cuda"} else "float32"
 
 
 def _runs_on_tensorflow() -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 
 keras: Any = tf.keras
 layers: Any = tf.keras.layers
+VERSION_OF_KERAS = metadata.version("keras")
 MSE = keras.losses.MeanSquaredError()
 
 
@@ -50,6 +52,24 @@ def test_creating_it_and_asking_it_imports_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_doctor_is_told_which_tensorflow_this_is():
+    facts = create().facts()
+    assert facts == {"tensorflow": metadata.version("tensorflow-cpu"), "keras": VERSION_OF_KERAS}
+
+
+@pytest.mark.parametrize(
+    ("built", "said"),
+    [
+        ({"is_cuda_build": True, "cuda_version": "12.5.1"}, "CUDA 12.5.1"),
+        ({"is_cuda_build": True, "is_rocm_build": False}, "CUDA of unknown version"),
+        ({"is_cuda_build": False, "is_rocm_build": True}, "ROCm"),
+    ],
+)
+def test_the_doctor_is_told_for_which_devices_it_was_built(built, said, monkeypatch):
+    monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: built)
+    assert create().facts()["built for"] == said
 
 
 class Module(tf.Module):  # type: ignore[misc]

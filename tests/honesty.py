@@ -4,6 +4,9 @@ Three lists lie beside it. ``cases.txt`` names every real fault the project know
 ``cases_pending.txt`` those not yet run, with the reason; ``expected_skips.txt`` the only skips
 allowed. A skip that is not listed fails every run. A case that is neither run nor pending, a
 pending one that is run, and a listed skip that no longer happens fail a run of the whole suite.
+
+A run in several lanes (``-n``) is judged once, where the reports of all lanes come together; the
+cases of a test travel in its report.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from __future__ import annotations
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Sequence, Set, Tuple
+from typing import List, NamedTuple, Sequence, Set, Tuple
 
 import pytest
 
 FLOOR = sys.version_info < (3, 9)
+CASE = "case"
 
 
 class Skip(NamedTuple):
@@ -87,17 +91,14 @@ class Honesty:
         self.expected = [Skip(*row) for row in read_table(folder / "expected_skips.txt", columns=3)]
         self.is_whole_run = is_whole_run
         self.skips: List[Tuple[str, str]] = []
-        self.cases_of: Dict[str, Set[str]] = {}
+        self.unknown: Set[Tuple[str, str]] = set()
         self.passed: Set[str] = set()
         self.complaints: List[str] = []
 
     def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
         for item in items:
             cases = {case for mark in item.iter_markers("case") for case in mark.args}
-            unknown = sorted(str(case) for case in cases - self.known)
-            if unknown:
-                raise pytest.UsageError(f"{item.nodeid}: not in cases.txt: {', '.join(unknown)}")
-            self.cases_of[item.nodeid] = cases
+            item.user_properties += [(CASE, case) for case in sorted(cases)]
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         if items:
@@ -106,8 +107,10 @@ class Honesty:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail"):
             self.skips.append((report.nodeid, _reason(report)))
+        cases = {str(value) for name, value in report.user_properties if name == CASE}
+        self.unknown |= {(report.nodeid, case) for case in cases - self.known}
         if report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
-            self.passed |= self.cases_of.get(report.nodeid, set())
+            self.passed |= cases
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
@@ -117,13 +120,16 @@ class Honesty:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         # Interrupted and broken runs say enough about themselves; judged are those that
         # passed, failed, or had nothing but skipped modules.
-        if exitstatus not in {0, 1, 5}:
+        if exitstatus not in {0, 1, 5} or hasattr(session.config, "workerinput"):
             return
         if session.config.option.collectonly or session.shouldstop or session.shouldfail:
             return
         self.complaints = skip_complaints(
             self.skips, self.expected, floor=FLOOR, is_whole_run=self.is_whole_run
         )
+        self.complaints += [
+            f"{test}: not in cases.txt: {case}" for test, case in sorted(self.unknown)
+        ]
         if self.is_whole_run:
             self.complaints += case_complaints(self.known, self.pending, self.passed)
         if self.complaints:
@@ -146,7 +152,8 @@ def _reason(report: pytest.CollectReport | pytest.TestReport) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Start judging; a whole run is one that names neither files nor tests."""
     named = config.args_source != pytest.Config.ArgsSource.TESTPATHS
-    chosen = config.option.keyword or config.option.markexpr or config.getoption("lf", False)
+    option = config.option
+    chosen = option.keyword or option.markexpr or option.deselect or config.getoption("lf", False)
     is_whole_run = not named and not chosen and not FLOOR
     honesty = Honesty(config.rootpath / "tests", is_whole_run=is_whole_run)
     config.pluginmanager.register(honesty, "honesty")

@@ -102,16 +102,52 @@ def test_part_of_the_suite_is_not_judged_as_a_whole(pytester, suite):
     assert pytester.runpytest_inprocess("tests/test_inner.py").ret == 0
 
 
-def test_a_mark_with_an_unknown_case_is_refused(pytester, suite):
+def test_a_mark_with_an_unknown_case_fails_the_run(pytester, suite):
     suite(PASSES)
     result = pytester.runpytest_inprocess()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*test_inner.py::test_a: not in cases.txt: O-A1*"])
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*test_inner.py::test_a: not in cases.txt: O-A1*"])
 
 
 def test_a_failing_test_still_fails(pytester, suite):
     suite("def test_b():\n    assert False\n")
     assert pytester.runpytest_inprocess().ret == 1
+
+
+@main_only
+@pytest.mark.slow
+def test_several_lanes_are_judged_together(pytester, suite):
+    in_lanes = ("-n", "2", "--dist", "loadfile")
+
+    def add(name, body):
+        path = pytester.path / "tests" / f"test_{name}.py"
+        path.write_text("import pytest\n" + body, encoding="utf-8")
+
+    cases = CASE + "O-A2 | a title | https://example.org/2\n"
+    skips = "*test_b | everywhere | no device here\n"
+    suite(PASSES + SKIPS, cases=cases, skips=skips)
+    add("second", PASSES.replace("O-A1", "O-A2"))
+    result = pytester.runpytest_subprocess(*in_lanes)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["2 workers*", "* 2 passed, 1 skipped *"])
+
+    suite("def test_a():\n    pass\n", cases=cases, skips=skips)
+    add("second", PASSES.replace("O-A1", "O-A9") + SKIPS.replace("test_b", "test_d"))
+    add("third", "pytest.importorskip('no_such_module')\n")
+    add("fourth", "import os\ndef test_c():\n    os._exit(0)\n")
+    result = pytester.runpytest_subprocess(*in_lanes)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines_random(
+        [
+            "unexpected skip: tests/test_second.py::test_d (no device)",
+            "unexpected skip: tests/test_third.py (could not import 'no_such_module'*",
+            "expected_skips.txt lists '[*]test_b', but nothing like it was skipped",
+            "tests/test_second.py::test_a: not in cases.txt: O-A9",
+            "case O-A1 was neither run nor *",
+            "case O-A2 was neither run nor *",
+            "worker 'gw?' crashed while running 'tests/test_fourth.py::test_c'",
+        ]
+    )
 
 
 def test_lists_with_a_wrong_or_double_line_are_refused(tmp_path):

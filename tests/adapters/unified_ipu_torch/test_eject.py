@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,12 @@ def test_the_example_is_written_as_formatted_text_that_imports_nothing_of_ours(t
         "UPDATES = 63  # of an epoch; 32 rows of weight 0 complete the last (batch.remainder)",
     ):
         assert line in text
+    page = (EXAMPLE.parents[2] / "docs" / "eject.md").read_text("utf-8")
+    shown = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(shown) == 3
+    flat = "\n".join(line.strip() for line in text.splitlines())
+    for code in shown:
+        assert "\n".join(line.strip() for line in code.splitlines()) in flat
     for width in ("88", "100"):
         command = [sys.executable, "-m", "ruff", "format", "--isolated", "--check"]
         done = subprocess.run(

@@ -65,7 +65,7 @@ class DeviceExecutor:
         self._clock = clock
         self._counters = counters
         self._feed = DeviceFeed(device, batch)
-        self._inference = DeviceInference(device, batch.micro_batch_size)
+        self._inference = DeviceInference(device, batch.micro_batch_size, clock)
         self._metric_names: Optional[Tuple[str, ...]] = None
         self._is_closed = False
 

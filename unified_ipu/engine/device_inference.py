@@ -9,6 +9,7 @@ import numpy as np
 
 from unified_ipu.adapter import Device, Metric, MicroBatch, Tree
 from unified_ipu.engine.device_feed import map_rows, padded, with_arrays
+from unified_ipu.events import PhaseClock
 
 
 class DeviceInference:
@@ -17,11 +18,13 @@ class DeviceInference:
     Args:
         device: Of an adapter.
         rows: The plan's micro-batch size; a loader with a larger one of its own raises it.
+        clock: Is told the time of computing.
     """
 
-    def __init__(self, device: Device, rows: int) -> None:
+    def __init__(self, device: Device, rows: int, clock: PhaseClock) -> None:
         self._device = device
         self._rows = rows
+        self._clock = clock
         self._waiting: List[Tuple[MicroBatch, MicroBatch, Any]] = []
 
     def in_groups(self, micro_batches: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
@@ -31,7 +34,8 @@ class DeviceInference:
             group = list(islice(rest, self._device.micro_batches_at_once))
             if not group:
                 return
-            full, results = self._run(group)
+            with self._clock.phase("compute"):
+                full, results = self._run(group)
             for micro, complete, result in zip(group, full, results):
                 self._waiting = [(micro, complete, result)]
                 yield micro

@@ -14,6 +14,7 @@ from unified_ipu.report.doctor import (
     diagnose as diagnose,
     doctor as doctor,
 )
+from unified_ipu.report.sdk import missing_for_ipus as missing_for_ipus
 from unified_ipu.report.summary import EpochSummary as EpochSummary, Summary as Summary
 from unified_ipu.report.tensorboard import TensorBoard as TensorBoard
 from unified_ipu.report.watching import (
@@ -35,4 +36,5 @@ __all__ = [
     "TensorBoard",
     "diagnose",
     "doctor",
+    "missing_for_ipus",
 ]

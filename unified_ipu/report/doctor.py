@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
 
-from unified_ipu.plan import Plan, not_built
+from unified_ipu.plan import Plan, not_built, runs_whole_calls
 from unified_ipu.report.sdk import sdk_problems
 from unified_ipu.world import conflicts
 
@@ -189,7 +189,9 @@ def _plan(machine: Machine, plan: Plan, targets: Mapping[str, str]) -> List[Find
         found.append(
             Finding("transport", "problem", "c10d needs torch", "pip install 'unified-ipu[torch]'")
         )
-    wanted = [name for name in TARGETS if plan.target in {"auto", name}]
+    wanted: List[str] = [plan.target]
+    if plan.target == "auto":
+        wanted = [name for name in TARGETS if not runs_whole_calls(name)]
     able = []
     for name, state in machine.adapters.items():
         usable = [target for target in wanted if target in state.targets]
@@ -207,11 +209,11 @@ def _plan(machine: Machine, plan: Plan, targets: Mapping[str, str]) -> List[Find
 def _why_not(target: str, machine: Machine) -> str:
     if any(target in state.targets for state in machine.adapters.values()):
         return ""
-    if target == "ipu-emulated":
-        return "the emulated device is not built yet"
     if target == "ipu":
-        return "; ".join((*sdk_problems(machine), "no adapter drives IPUs yet"))
+        problems = sdk_problems(machine)
+        return "; ".join(problems) or "no adapter can import the SDK's package of its framework"
     errors = [f"{name}: {state.error}" for name, state in machine.adapters.items() if state.error]
     if target == "cuda" and len(errors) < len(machine.adapters):
         return "no framework here sees a GPU: install its CUDA or ROCm build and the driver"
-    return "; ".join(errors) or "no adapter is registered"
+    unable = "no adapter here has an emulated device" if machine.adapters else ""
+    return "; ".join(errors) or unable or "no adapter is registered"

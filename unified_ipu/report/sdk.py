@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, List, Tuple
 
+from unified_ipu.plan import Plan
+
 if TYPE_CHECKING:
     from unified_ipu.report.machine import Machine
 
@@ -44,3 +46,10 @@ def sdk_problems(machine: Machine) -> Tuple[str, ...]:
     elif machine.ipus == 0:
         found.append("gc-inventory lists no device: ask for IPUs, or for a partition")
     return tuple(found)
+
+
+def missing_for_ipus() -> Tuple[str, ...]:
+    """What keeps an IPU from being used in this process, in the doctor's words."""
+    from unified_ipu.report.machine import read_machine  # it imports what few runs need
+
+    return sdk_problems(read_machine(Plan(), ask_adapters=False))

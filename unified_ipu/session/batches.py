@@ -11,7 +11,7 @@ UNKNOWN_SAMPLES = -1  # only the reduction can tell how many samples the other r
 
 
 def update_of(
-    batch: Any, number: int, *, micro_batch_size: int, replica: int, num_replicas: int
+    batch: Any, number: int, *, micro_batch_size: int, replicas: range, num_replicas: int
 ) -> Update:
     """Make one update of this rank's micro-batches.
 
@@ -20,7 +20,7 @@ def update_of(
             one a micro-batch, empty on a rank without samples.
         number: Of the update.
         micro_batch_size: B, the most rows one of them may have.
-        replica: Index of this rank's replica.
+        replicas: Those of this rank, who get the micro-batches in turn.
         num_replicas: R over the world.
 
     Raises:
@@ -38,6 +38,10 @@ def update_of(
                 f"{micro_batch_size}; pass a list of smaller ones, or raise the setting"
             )
         if count:
-            micro_batches.append(MicroBatch(position * num_replicas + replica, part, count))
+            turn, which = divmod(position, len(replicas))
+            index = turn * num_replicas + replicas[which]
+            micro_batches.append(MicroBatch(index, part, count))
             total += count
-    return Update(number, micro_batches, total if num_replicas == 1 else UNKNOWN_SAMPLES)
+    return Update(
+        number, micro_batches, total if num_replicas == len(replicas) else UNKNOWN_SAMPLES
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Iterable, Mapping, Tuple
 
-from unified_ipu.adapter import Executor, Metric
+from unified_ipu.adapter import Executor, Metric, MicroBatch
 from unified_ipu.comms import Communicator
 from unified_ipu.data import Loader
 from unified_ipu.engine import merge_metrics, ratio
@@ -34,7 +34,7 @@ def evaluate(
     totals: Dict[str, Tuple[float, float]] = {}
     gathering = Gathering(metrics)
     with shared_buffers(executor, communicator):
-        for micro in loader:
+        for micro in in_groups(executor, loader):
             with clock.phase("compute"):
                 pairs = executor.evaluate(micro, gathering.added_up)
                 gathering.keep(micro)
@@ -52,6 +52,12 @@ def evaluate(
         raise DataError(f"evaluation did not see every sample once: {certificate}")
     merged.pop(ROWS, None)
     return {**{name: ratio(pair) for name, pair in merged.items()}, **whole}
+
+
+def in_groups(executor: Executor, loader: Loader) -> Iterable[MicroBatch]:
+    """The micro-batches of a loader; a device runs as many at once as it takes."""
+    groups = getattr(executor, "in_groups", None)
+    return loader if groups is None else groups(loader)
 
 
 def check_evaluation_loader(loader: Any) -> None:

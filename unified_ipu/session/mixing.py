@@ -8,9 +8,9 @@ that frameworks do differently each in its own optimizer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Tuple, Union
 
-from unified_ipu.adapter import Executor, Job, Replica, optim
+from unified_ipu.adapter import Device, Executor, Job, Replica, optim
 from unified_ipu.comms import Communicator
 from unified_ipu.engine import RenamedReplica
 from unified_ipu.errors import ConfigError
@@ -131,7 +131,7 @@ def under_canonical_names(
     return renamed
 
 
-def check_can_rename(built: Executor, mix: Mix) -> None:
+def check_can_rename(built: Union[Executor, Device], mix: Mix) -> None:
     """Refuse ``names=`` and mixed worlds for what runs whole calls on a device.
 
     Raises:

@@ -15,7 +15,7 @@ from unified_ipu.plan import Plan
 from unified_ipu.report import Callback, Summary
 from unified_ipu.session.agreement import shared_buffers, synchronised_buffers
 from unified_ipu.session.batches import update_of
-from unified_ipu.session.evaluation import check_evaluation_loader, evaluate
+from unified_ipu.session.evaluation import check_evaluation_loader, evaluate, in_groups
 from unified_ipu.session.mixing import Mix
 from unified_ipu.session.prediction import Outputs
 from unified_ipu.session.same_weights import check_same_weights
@@ -55,7 +55,7 @@ class Program:
         self._rank = session.rank
         self._seed = session.plan.seed
         self._micro_batch_size = session.batch.micro_batch_size
-        self._replica = session.place.replicas[0]
+        self._replicas = session.place.replicas
         self._num_replicas = session.place.num_replicas
 
     @property
@@ -135,7 +135,7 @@ class Program:
                 call,
                 first,
                 micro_batch_size=self._micro_batch_size,
-                replica=self._replica,
+                replicas=self._replicas,
                 num_replicas=self._num_replicas,
             )
             return (update,), 0
@@ -246,7 +246,7 @@ class Program:
             outputs = Outputs(gather)
             # A sample's outputs must not depend on the rank that computes them.
             with shared_buffers(self._executor, self.communicator):
-                for micro in loader:
+                for micro in in_groups(self._executor, loader):
                     with self.clock.phase("compute"):
                         outputs.add(micro, self._executor.predict(micro))
             return outputs.result(self.communicator)

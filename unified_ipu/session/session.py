@@ -24,8 +24,8 @@ from typing import (
 )
 
 from unified_ipu.adapter import (
-    Adapter,
     CountsCopies,
+    Device,
     Executor,
     Job,
     Loss,
@@ -37,11 +37,12 @@ from unified_ipu.adapter import (
 from unified_ipu.checkpoint import KEEP
 from unified_ipu.comms import Communicator
 from unified_ipu.data import Loader, isolated_as_needed
-from unified_ipu.engine import HostExecutor, LearningRateFactor, UpdateRules
-from unified_ipu.errors import AdapterNotFoundError, ConfigError, PlanError, located
+from unified_ipu.engine import DeviceExecutor, HostExecutor, LearningRateFactor, UpdateRules
+from unified_ipu.errors import AdapterNotFoundError, ConfigError, located
 from unified_ipu.events import Counters, PhaseClock
-from unified_ipu.plan import BatchPlan, Plan
+from unified_ipu.plan import BatchPlan, Plan, device_batch
 from unified_ipu.session.agreement import agree_on_tensors
+from unified_ipu.session.device_targets import choose_target, link_devices, unlink_devices
 from unified_ipu.session.first_batches import MixedExecutor
 from unified_ipu.session.first_on_host import first_on_host
 from unified_ipu.session.joining import Joined, join_plan
@@ -101,6 +102,7 @@ class Session:
             self._communicator = self._given
         else:
             self._communicator = self._connect()
+        link_devices(self.plan, self._communicator)
         self._log.install()
         AdapterScopes(self.plan, self.place).seed()
         return self
@@ -129,6 +131,7 @@ class Session:
         for program in self._programs:
             program.close()
         self._loaders, self._programs = [], []
+        unlink_devices(self.plan)
         if self._communicator is not None and self._given is None:
             self._communicator.close()
         self._communicator = None
@@ -228,7 +231,7 @@ class Session:
             communicator = self.communicator("data")
             _check_compile(loss, objective, loss_reduction)
             chosen, model = self._adapter_for(model, adapter)
-            target = self._target(chosen)
+            target = choose_target(chosen, self.plan)
             prepare = getattr(chosen, "prepare", None)
             if prepare is not None:
                 model = prepare(model)
@@ -285,26 +288,20 @@ class Session:
             built = model()
         return find_adapter(built, name), built
 
-    def _target(self, adapter: Adapter) -> str:
-        targets = adapter.targets()
-        target = targets[0] if self.plan.target == "auto" else self.plan.target
-        if target not in targets:
-            raise PlanError(
-                f"target = {target!r}: adapter {adapter.name!r} can use {', '.join(targets)} here"
-            )
-        refused = adapter.lower(self.plan, target).refused
-        if refused:
-            reasons = "; ".join(f"{field}: {reason}" for field, reason in refused)
-            raise PlanError(f"adapter {adapter.name!r} on {target!r} refuses {reasons}")
-        return target
-
-    def _executor(self, built: Union[Replica, Executor], job: Job, mix: Mix) -> Executor:
-        if isinstance(built, Executor):
+    def _executor(self, built: Union[Replica, Device, Executor], job: Job, mix: Mix) -> Executor:
+        communicator = self.communicator("data")
+        common: Any = {
+            "rules": self._rules(job),
+            "clock": self.clock,
+            "counters": self.counters,
+        }
+        if isinstance(built, (Executor, Device)):
             check_can_rename(built, mix)
-            return built
+            if isinstance(built, Executor):
+                return built
+            return DeviceExecutor(built, communicator, batch=device_batch(self.plan)[0], **common)
         if isinstance(built, CountsCopies):
             built.count_copies(self.counters)
-        communicator = self.communicator("data")
         if mix.is_mixed or mix.is_renamed:
             built = under_canonical_names(built, job.names, mix, communicator)
         kind: Any = HostExecutor
@@ -312,24 +309,21 @@ class Session:
             kind = partial(MixedExecutor, mix=mix)
         elif not getattr(built, "is_built", True):
             kind = partial(LateExecutor, mix=mix)
-        executor: Executor = kind(
-            built,
-            communicator,
-            rules=UpdateRules(
-                reduction=self.plan.update.reduction,
-                clip_norm=self.plan.update.clip_norm,
-                global_batch_size=self.batch.global_batch_size,
-                bucket_bytes=self.plan.comms.bucket_bytes,
-                seed=self.plan.seed,
-                program=job.program,
-                compute=self.plan.precision.compute,
-                reduce=self.plan.precision.reduce,
-                loss_scale=self.plan.precision.loss_scale,
-            ),
-            clock=self.clock,
-            counters=self.counters,
-        )
+        executor: Executor = kind(built, communicator, **common)
         return executor
+
+    def _rules(self, job: Job) -> UpdateRules:
+        return UpdateRules(
+            reduction=self.plan.update.reduction,
+            clip_norm=self.plan.update.clip_norm,
+            global_batch_size=self.batch.global_batch_size,
+            bucket_bytes=self.plan.comms.bucket_bytes,
+            seed=self.plan.seed,
+            program=job.program,
+            compute=self.plan.precision.compute,
+            reduce=self.plan.precision.reduce,
+            loss_scale=self.plan.precision.loss_scale,
+        )
 
     def loader(
         self,
@@ -375,6 +369,7 @@ class Session:
                 counters=self.counters,
                 settings=settings,
                 search_path=[self._joined.script_folder],
+                replicas_per_process=len(self.place.replicas),
             )
             self._loaders.append(loader)
             return loader

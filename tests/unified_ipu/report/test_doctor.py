@@ -51,7 +51,7 @@ def test_a_plan_that_an_adapter_can_use_can_run():
     assert diagnosis.targets["cpu"] == ""
     assert "no framework here sees a GPU" in diagnosis.targets["cuda"]
     assert "POPLAR_SDK_ENABLED" in diagnosis.targets["ipu"]
-    assert "not built" in diagnosis.targets["ipu-emulated"]
+    assert "no adapter here has an emulated device" in diagnosis.targets["ipu-emulated"]
     assert str(diagnosis).endswith("the plan can run here")
     assert "can be run by torch on cpu" in str(diagnosis)
 
@@ -123,6 +123,14 @@ def test_c10d_needs_torch():
     assert problem.found == "c10d needs torch"
 
 
+def test_auto_never_means_a_device():
+    only = AdapterState(targets=("ipu-emulated",))
+    machine = replace(HEALTHY, adapters={"numpy": only})
+    assert not diagnose(machine, PLAN).can_run
+    plan = PLAN.replace(target="ipu-emulated")
+    assert "can be run by numpy on ipu-emulated" in str(diagnose(machine, plan))
+
+
 def test_more_replicas_than_cores_is_a_note_with_both_numbers():
     note = notes(HEALTHY, PLAN.replace({"mesh.data": 4}))["replicas"]
     assert "mesh.data = 4 on 2 cores" in note.found
@@ -130,7 +138,7 @@ def test_more_replicas_than_cores_is_a_note_with_both_numbers():
 
 def test_an_sdk_that_matches_has_no_problems():
     assert sdk_problems(SDK) == ()
-    assert "no adapter drives IPUs yet" in diagnose(SDK, PLAN).targets["ipu"]
+    assert "no adapter can import the SDK's package" in diagnose(SDK, PLAN).targets["ipu"]
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,6 @@ from unified_ipu_torch.emulated.poptorch.control_flow import (
     cond as cond,
     for_loop as for_loop,
 )
-from unified_ipu_torch.emulated.poptorch.blocks import (
-    BeginBlock as BeginBlock,
-    Block as Block,
-    BlockFunction as BlockFunction,
-    removeBlocks as removeBlocks,
-)
-from unified_ipu_torch.emulated.poptorch.context import isRunningOnIpu as isRunningOnIpu
-from unified_ipu_torch.emulated.poptorch.control_flow import cond as cond, for_loop as for_loop
 from unified_ipu_torch.emulated.poptorch.dataloader import DataLoader as DataLoader
 from unified_ipu_torch.emulated.poptorch.enums import (
     AutoStage as AutoStage,
@@ -64,24 +56,9 @@ from unified_ipu_torch.emulated.poptorch.errors import (
 from unified_ipu_torch.emulated.poptorch.executor import (
     PoplarExecutor as PoplarExecutor,
 )
-from unified_ipu_torch.emulated.poptorch.executor import PoplarExecutor as PoplarExecutor
 from unified_ipu_torch.emulated.poptorch.hardware import (
     ipuHardwareIsAvailable as ipuHardwareIsAvailable,
     ipuHardwareVersion as ipuHardwareVersion,
-)
-from unified_ipu_torch.emulated.poptorch.hooks import (
-    registerPostCompileHook as registerPostCompileHook,
-    registerPreCompileHook as registerPreCompileHook,
-)
-from unified_ipu_torch.emulated.poptorch.host_ops import (
-    CPU as CPU,
-    MultiConv as MultiConv,
-    NameScope as NameScope,
-    ctc_beam_search_decoder as ctc_beam_search_decoder,
-    custom_op as custom_op,
-    fps as fps,
-    nearest as nearest,
-    register_custom_op as register_custom_op,
 )
 from unified_ipu_torch.emulated.poptorch.hooks import (
     registerPostCompileHook as registerPostCompileHook,
@@ -118,29 +95,11 @@ from unified_ipu_torch.emulated.poptorch.ops import (
     set_overlap_for_input as set_overlap_for_input,
     set_overlap_for_output as set_overlap_for_output,
 )
-from unified_ipu_torch.emulated.poptorch.models import (
-    inferenceModel as inferenceModel,
-    load as load,
-    trainingModel as trainingModel,
-)
-from unified_ipu_torch.emulated.poptorch.ops import (
-    dynamic_slice as dynamic_slice,
-    dynamic_update as dynamic_update,
-    identity_loss as identity_loss,
-    ipu_print_tensor as ipu_print_tensor,
-    nop as nop,
-    recomputationCheckpoint as recomputationCheckpoint,
-    serializedMatMul as serializedMatMul,
-    set_available_memory as set_available_memory,
-    set_overlap_for_input as set_overlap_for_input,
-    set_overlap_for_output as set_overlap_for_output,
-)
 from unified_ipu_torch.emulated.poptorch.option_text import ConfigFileError as ConfigFileError
 from unified_ipu_torch.emulated.poptorch.options import Options as Options
 from unified_ipu_torch.emulated.poptorch.printing import (
     module_repr as module_repr,
 )
-from unified_ipu_torch.emulated.poptorch.printing import module_repr as module_repr
 from unified_ipu_torch.emulated.poptorch.strategies import (
     ParallelPhasedExecution as ParallelPhasedExecution,
     Phase as Phase,

@@ -15,6 +15,7 @@ import tensorflow as tf
 from unified_ipu.adapter import Copies, CopyReason, MicroBatch, Tree, leaves
 from unified_ipu.errors import DataError
 from unified_ipu_tensorflow.bridge import copied, from_any
+from unified_ipu_tensorflow.half_precision import widened
 from unified_ipu_tensorflow.keras_generation import is_keras, tf_variable, variables_of
 
 
@@ -121,7 +122,7 @@ def call_model(model: Any, x: Any, *, training: bool) -> Any:
 
     Keras models and layers get x as one argument, a dict or tuple included, as ``fit`` calls
     them, and ``training=``. Other callables get a dict as keywords and a tuple as positions, and
-    ``training=`` if they have such a parameter.
+    ``training=`` if they have such a parameter. Outputs in half precision come as float32.
 
     Args:
         model: A Keras model or layer, a ``tf.Module`` or any callable.
@@ -129,13 +130,13 @@ def call_model(model: Any, x: Any, *, training: bool) -> Any:
         training: Whether random layers draw and batch statistics are used.
     """
     if is_keras(model):
-        return model(x, training=training)
+        return widened(model(x, training=training))
     keywords = {"training": training} if _takes_training(model) else {}
     if isinstance(x, dict):
-        return model(**x, **keywords)
+        return widened(model(**x, **keywords))
     if isinstance(x, (tuple, list)):
-        return model(*x, **keywords)
-    return model(x, **keywords)
+        return widened(model(*x, **keywords))
+    return widened(model(x, **keywords))
 
 
 def _takes_training(function: Callable[..., Any]) -> bool:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from unified_ipu.adapter import MicroBatch, Tree
 from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.batches import input_dtype, map_tree, read_batch
+from unified_ipu_tensorflow.half_precision import dtype_policy
 from unified_ipu_tensorflow.keras_generation import is_keras, tf_variable, variables_of
 from unified_ipu_tensorflow.objectives import Objective
 
@@ -29,7 +30,9 @@ def is_built(model: Any) -> bool:
     return bool(variables_of(model))
 
 
-def build_model(model: Any, objective: Objective, tree: Tree, *, seed: int) -> None:
+def build_model(
+    model: Any, objective: Objective, tree: Tree, *, seed: int, compute: str = "float32"
+) -> None:
     """Run forward once, in evaluation mode, on one row of zeros.
 
     Zeros are numbers of every type, and indices that every table has. What forward moves in
@@ -40,13 +43,14 @@ def build_model(model: Any, objective: Objective, tree: Tree, *, seed: int) -> N
         objective: From ``build_objective``; it knows how the model is called.
         tree: An empty batch of the form of the first one.
         seed: Of the initial weights.
+        compute: Type that layers made now compute in.
 
     Raises:
         ConfigError: If the model has no variables afterwards.
     """
     row = map_tree(tree, lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype))
     before = [(variable, variable.numpy()) for variable in map(tf_variable, variables_of(model))]
-    with seeded(seed):
+    with seeded(seed), dtype_policy(compute):
         objective.visit(model, read_batch(MicroBatch(0, row, 1), dtype=input_dtype(model)).feed())
     for variable, value in before:
         variable.assign(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Optional
 
@@ -9,6 +10,11 @@ from unified_ipu.errors import CapabilityError, ConfigError, DeviceError
 
 NAME = "tensorflow"
 _NOT_DETERMINISTIC = ("determinism", "deterministic")
+_NOT_FOR_TYPE = re.compile(
+    "does not match type|was expected to be a|No OpKernel was registered|Could not find device"
+    "|not in list of allowed values"
+)
+_HALF = re.compile(r"\b(half|float16|bfloat16|DT_HALF|DT_BFLOAT16)\b")
 
 
 class Translation:
@@ -23,7 +29,8 @@ class Translation:
         Raises:
             DeviceError: If the host or the device ran out of memory.
             ConfigError: If Python code asks for the value of a tensor while a graph is made.
-            CapabilityError: If an operation has no deterministic kernel, and the plan wants one.
+            CapabilityError: If an operation has no deterministic kernel, and the plan wants one;
+                or none in half precision.
         """
         if error is None:
             return
@@ -43,6 +50,24 @@ class Translation:
                 f"an operation has no deterministic kernel on this device ({error}); set "
                 "deterministic = false, or use another operation in the model",
             ) from error
+        lacks_half = _lacks_half(error)
+        if lacks_half:
+            raise CapabilityError(
+                NAME,
+                f"an operation cannot be run in half precision here ({lacks_half}); make its layer "
+                'with dtype="float32", cast its inputs, or set precision.compute to another type',
+            ) from error
+
+
+def _lacks_half(error: BaseException) -> str:
+    """What TensorFlow says of the operation that has no kernel for a half type, or mixes types."""
+    errors = sys.modules["tensorflow"].errors
+    kinds = (TypeError, ValueError, errors.InvalidArgumentError, errors.NotFoundError)
+    if isinstance(error, kinds):
+        for line in str(error).splitlines():
+            if _NOT_FOR_TYPE.search(line) and _HALF.search(line):
+                return line.strip()
+    return ""
 
 
 def _is_about_determinism(error: BaseException) -> bool:

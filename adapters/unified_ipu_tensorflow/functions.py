@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.graph_calls import by_position
+from unified_ipu_tensorflow.half_precision import widened
 from unified_ipu_tensorflow.keras_generation import variables_of
 from unified_ipu_tensorflow.objectives import Objective
 from unified_ipu_tensorflow.random_numbers import RandomLayers, check_graph
@@ -171,14 +172,15 @@ class GradientFunction:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(self._variables)
                 score = self._objective.score(self._model, feed, weight, training=True)
+                value = widened(score.value)  # so that the loss scale fits in the seed of backward
         finally:
             self._random_layers.release()
         factor = tf.cast(score.factor, tf.float64)
-        seed = tf.cast(factor * scale, score.value.dtype)
+        seed = tf.cast(factor * scale, value.dtype)
         gradients = tape.gradient(
-            score.value,
+            value,
             self._variables,
-            output_gradients=tf.reshape(seed, tf.shape(score.value)),
+            output_gradients=tf.reshape(seed, tf.shape(value)),
         )
         if all(gradient is None for gradient in gradients):
             raise ConfigError(
@@ -187,7 +189,7 @@ class GradientFunction:
             )
         form.used = [gradient is not None for gradient in gradients]
         form.metrics = tuple(score.metrics)
-        numbers = [tf.cast(score.value, tf.float64) * factor, score.weight]
+        numbers = [tf.cast(value, tf.float64) * factor, score.weight]
         numbers += [number for pair in score.metrics.values() for number in pair]
         vector = tf.stack([tf.reshape(tf.cast(n, tf.float64), ()) for n in numbers])
         return [vector, *self._dense(gradients)]

@@ -98,6 +98,54 @@ class OwnGradients:
         self.begin()
 
 
+class StagedGradients:
+    """Several replicas, buckets in half precision: sums in float32, rounded once into the buffers.
+
+    Args:
+        slots: One a trained variable.
+        buffers: The reducer's: float16, or the bits of bfloat16 as uint16.
+    """
+
+    def __init__(self, slots: Sequence[Slot], buffers: Sequence[Any]) -> None:
+        self._own = OwnGradients(len(slots))
+        flat = [_as_half(buffer) for buffer in buffers]
+        for buffer in flat:
+            buffer[...] = 0  # the gaps between the slots stay 0
+        self._views = [_view(slot, flat) for slot in slots]
+        self._back = [_inverse(slot.permutation) for slot in slots]
+
+    def begin(self) -> None:
+        """Start without gradients."""
+        self._own.begin()
+
+    def add(self, gradients: Sequence[Optional[Any]]) -> None:
+        """As where there is one replica."""
+        self._own.add(gradients)
+
+    def finish(self) -> List[bool]:
+        """Round the sums into the buffers; what was not used counts as 0 there."""
+        with np.errstate(over="ignore"):  # an overflow is found by all ranks together
+            for view, total in zip(self._views, self._own.receive()):
+                if total is None:
+                    view[...] = 0
+                else:
+                    view[...] = np.asarray(total).astype(view.dtype)
+        return self._own.finish()
+
+    def receive(self) -> List[Optional[Any]]:
+        """What the reducer wrote, as float32."""
+        found: List[Optional[Any]] = []
+        for view, back in zip(self._views, self._back):
+            tensor = tf.constant(view.astype(np.float32))
+            found.append(tensor if back is None else tf.transpose(tensor, back))
+        return found
+
+    def close(self) -> None:
+        """Drop the views, whose memory goes away."""
+        self._views = []
+        self._own.begin()
+
+
 class BoundGradients:
     """Several replicas: sums in the reducer's buffers.
 
@@ -171,6 +219,16 @@ def alias(view: Any) -> Optional[Any]:
     finally:
         view.flat[0] = first
     return tensor if follows else None
+
+
+def is_half(buffer: Any) -> bool:
+    """Whether a bucket's numbers are float16, or bfloat16, which numpy keeps as uint16."""
+    return bool(buffer.dtype.itemsize == 2)  # noqa: PLR2004 bytes
+
+
+def _as_half(buffer: Any) -> Any:
+    is_bfloat16 = buffer.dtype == np.uint16
+    return buffer.view(tf.bfloat16.as_numpy_dtype) if is_bfloat16 else buffer
 
 
 def _view(slot: Slot, buffers: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from unified_ipu_tensorflow.members import members
 
-_PACKAGES = ("keras", "tf_keras")
+PACKAGES = ("keras", "tf_keras")
 
 
 def is_keras(thing: Any) -> bool:
@@ -93,6 +93,6 @@ def _listed(model: Any, name: str) -> Sequence[Any]:
 def _package(thing: Any) -> Optional[str]:
     for kind in type(thing).__mro__:
         root = kind.__module__.partition(".")[0]
-        if root in _PACKAGES:
+        if root in PACKAGES:
             return root
     return None

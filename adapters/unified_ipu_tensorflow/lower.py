@@ -83,9 +83,7 @@ def lower(plan: Plan, target: str, *, can_repeat: bool = True) -> Lowering:
     settings["device"] = target
     refused: List[Tuple[str, str]] = []
     if plan.precision.compute != "float32":
-        refused.append(
-            ("precision.compute", 'mixed precision is not built yet; set it to "float32"')
-        )
+        settings["keras.mixed_precision"] = f"mixed_{plan.precision.compute}"
     if plan.deterministic and not can_repeat:
         change = "deterministic kernels come with TensorFlow 2.8; set it to false, or upgrade"
         refused.append(("deterministic", change))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any, List, Sequence, Tuple
 
-from unified_ipu.errors import CapabilityError, ConfigError
-from unified_ipu_tensorflow.errors import NAME
+from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.names import all_layers, is_batch_normalization
-
-_HALF = ("float16", "bfloat16")
 
 
 def check_model(model: Any, num_replicas: int) -> None:
-    """Refuse layers that reduce over replicas by themselves, and reduced precision.
+    """Refuse layers that reduce over replicas by themselves.
 
     Args:
         model: The user's.
@@ -20,7 +17,6 @@ def check_model(model: Any, num_replicas: int) -> None:
 
     Raises:
         ConfigError: Naming the layer.
-        CapabilityError: If a layer computes in half precision.
     """
     for name, layer in all_layers(model):
         if num_replicas > 1 and bool(getattr(layer, "synchronized", False)):
@@ -28,13 +24,6 @@ def check_model(model: Any, num_replicas: int) -> None:
                 f"layer {name!r} has synchronized=True, which needs a tf.distribute strategy that "
                 "is not there; set synchronized=False (statistics are then those of one "
                 "micro-batch), or run with mesh.data = 1"
-            )
-        compute = str(getattr(layer, "compute_dtype", "") or "")
-        if compute in _HALF:
-            raise CapabilityError(
-                NAME,
-                f"layer {name!r} computes in {compute}; mixed precision is not built yet: set the "
-                "dtype policy of Keras to float32",
             )
 
 

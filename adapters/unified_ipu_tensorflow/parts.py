@@ -9,7 +9,13 @@ from unified_ipu.errors import ConfigError
 from unified_ipu_tensorflow.batches import input_dtype
 from unified_ipu_tensorflow.evaluation import Evaluation
 from unified_ipu_tensorflow.functions import GradientFunction, runs_eagerly
-from unified_ipu_tensorflow.gradients import BoundGradients, Gradients, OwnGradients
+from unified_ipu_tensorflow.gradients import (
+    BoundGradients,
+    Gradients,
+    OwnGradients,
+    StagedGradients,
+    is_half,
+)
 from unified_ipu_tensorflow.names import named_variables
 from unified_ipu_tensorflow.objectives import Objective
 from unified_ipu_tensorflow.optimizers import Optimizer, build_optimizer
@@ -59,7 +65,8 @@ class Parts:
     def bind(self, slots: Sequence[Slot], buffers: Sequence[Buffer]) -> None:
         """Keep gradients in the reducer's buffers from now on."""
         self.gradients.close()
-        self.gradients = BoundGradients(slots, buffers)
+        kind = StagedGradients if any(is_half(buffer) for buffer in buffers) else BoundGradients
+        self.gradients = kind(slots, buffers)
         self.function = self._make_function([slot.permutation for slot in slots])
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from unified_ipu_tensorflow.batches import Batch, read_batch
 from unified_ipu_tensorflow.building import ADVICE, build_model, is_built
 from unified_ipu_tensorflow.determinism import determinism
 from unified_ipu_tensorflow.errors import translated
+from unified_ipu_tensorflow.half_precision import check_types
 from unified_ipu_tensorflow.model_checks import layers_that_see_the_micro_batch
 from unified_ipu_tensorflow.objectives import build_objective
 from unified_ipu_tensorflow.parts import Parts
@@ -35,13 +36,16 @@ class TensorflowReplica:
     Args:
         job: As ``compile`` was given it.
         deterministic: Whether TensorFlow may use deterministic kernels only, until ``close``.
+        compute: Type of forward, which the layers of the model have to have.
 
     Raises:
         ConfigError: If model, loss, optimizer and schedule cannot be driven together.
     """
 
-    def __init__(self, job: Job, *, deterministic: bool = False) -> None:
+    def __init__(self, job: Job, *, deterministic: bool = False, compute: str = "float32") -> None:
+        check_types(job.model, compute)
         self._job = job
+        self._compute = compute
         self._model = job.model
         self._objective = build_objective(job)
         self.counts_samples = self._objective.counts_rows
@@ -67,7 +71,10 @@ class TensorflowReplica:
             ConfigError: If it makes none, or optimizer and ``trainable=`` do not fit them.
         """
         with translated():
-            build_model(self._model, self._objective, tree, seed=self._job.seed)
+            build_model(
+                self._model, self._objective, tree, seed=self._job.seed, compute=self._compute
+            )
+            check_types(self._model, self._compute)
             self._parts = Parts(self._job, self._objective)
 
     @property

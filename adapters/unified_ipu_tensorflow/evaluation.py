@@ -87,7 +87,7 @@ class Evaluation:
                 numbers = pair.numpy()
                 pairs[name] = (float(numbers[0]), float(numbers[1]))
         if metrics:
-            pairs.update(_measure(metrics, batch, found.outputs))
+            pairs.update(measure(metrics, batch, found.outputs))
         return pairs
 
     def predict(self, batch: Batch, *, seed: int) -> Tree:
@@ -157,7 +157,17 @@ def _unchanged(variables: Sequence[Any]) -> Iterator[None]:
             variable.assign(value)
 
 
-def _measure(metrics: Mapping[str, Metric], batch: Batch, outputs: Any) -> Pairs:
+def measure(metrics: Mapping[str, Metric], batch: Batch, outputs: Any) -> Pairs:
+    """Metrics of one micro-batch, without its rows of padding.
+
+    Args:
+        metrics: ``{name: (outputs, targets) -> (sum, weight)}``.
+        batch: The micro-batch.
+        outputs: Of the model, tensors.
+
+    Raises:
+        ConfigError: If a metric is one of Keras, or returns no pair.
+    """
     targets = split_batch(batch.tree)[1]
     if batch.counted is not None:
         outputs = select_rows(outputs, batch.counted)

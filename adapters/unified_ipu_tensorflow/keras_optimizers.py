@@ -146,6 +146,16 @@ class KerasOptimizer:
         if self._schedule is not None:
             self._rate.assign(self._schedule(self._state.position(self._position)))
 
+    @property
+    def has_schedule(self) -> bool:
+        """Whether a schedule decides the rate."""
+        return self._schedule is not None
+
+    @property
+    def rate(self) -> tf.Variable:
+        """What the step reads as the rate."""
+        return self._rate
+
     def learning_rates(self) -> List[float]:
         """The one rate, in the float32 that Keras keeps it in."""
         return [float(self._rate.numpy())]

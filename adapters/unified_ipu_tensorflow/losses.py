@@ -194,7 +194,7 @@ class KerasLoss:
         Raises:
             ConfigError: If a loss that returns one number should leave out or weigh rows.
         """
-        values, mask = self._values(outputs, targets)
+        values, mask = self.values(outputs, targets)
         if values.shape.rank == 0 or values.shape[0] != rows:
             check_whole(counted, sample_weight)
             weight = tf.constant(float(rows), tf.float64)
@@ -224,7 +224,12 @@ class KerasLoss:
             return tf.reduce_sum(tf.cast(mask, tf.float64))
         return tf.cast(tf.size(values), tf.float64)
 
-    def _values(self, outputs: Any, targets: Any) -> Tuple[Any, Any]:
+    @property
+    def ignored_class(self) -> Optional[int]:
+        """The target that is no unit, or None."""
+        return self._ignored
+
+    def values(self, outputs: Any, targets: Any) -> Tuple[Any, Any]:
         """Values of the loss, and the mask over them or None."""
         masks = [_mask_of(outputs)]
         if is_keras3(self._loss):

@@ -70,8 +70,8 @@ def build_objective(job: Job) -> Objective:
         )
     if job.objective is not None:
         return UserObjective(job.objective, job.model)
-    _check_reduction(job.loss, job.loss_reduction)
-    known = _known_losses(job)
+    check_reduction(job.loss, job.loss_reduction)
+    known = known_losses(job)
     if known is not None:
         return KnownObjective(known, job.weight)
     if job.loss is None:
@@ -80,7 +80,12 @@ def build_objective(job: Job) -> Objective:
     return CallableObjective(job.loss, job.weight, job.loss_reduction or own)
 
 
-def _check_reduction(loss: Any, asked: Optional[str]) -> None:
+def check_reduction(loss: Any, asked: Optional[str]) -> None:
+    """Refuse a ``loss_reduction=`` that a loss contradicts.
+
+    Raises:
+        ConfigError: With the change to make.
+    """
     own = reduction_of(loss)
     if asked is not None and own is not None and asked != own:
         wanted = "sum_over_batch_size" if asked == "mean" and is_loss(loss) else asked
@@ -90,7 +95,8 @@ def _check_reduction(loss: Any, asked: Optional[str]) -> None:
         )
 
 
-def _known_losses(job: Job) -> Optional[Union[OutputLosses, SharedLoss]]:
+def known_losses(job: Job) -> Optional[Union[OutputLosses, SharedLoss]]:
+    """Losses of Keras or of ``ui.losses`` that a job is trained on; None if it has others."""
     if job.loss is None:
         return compiled_losses(job.model)
     if isinstance(job.loss, losses.OutputLoss):

@@ -78,7 +78,7 @@ class OutputLosses:
         Raises:
             ConfigError: If losses, outputs and targets do not fit together.
         """
-        terms = self._terms(outputs, targets, sample_weight)
+        terms = self.terms(outputs, targets, sample_weight)
         sums = [
             term.loss.sum(
                 term.outputs,
@@ -103,7 +103,17 @@ class OutputLosses:
             total = total + part
         return Sum(total, weight)
 
-    def _terms(self, outputs: Any, targets: Any, sample_weight: Any) -> List[Term]:
+    @property
+    def losses(self) -> Sequence[KerasLoss]:
+        """All of them."""
+        return self._all
+
+    def terms(self, outputs: Any, targets: Any, sample_weight: Any) -> List[Term]:
+        """Each loss with its factor and its part of outputs, targets and weights.
+
+        Raises:
+            ConfigError: If losses, outputs and targets do not fit together.
+        """
         if not isinstance(outputs, (dict, list, tuple)):
             outputs = [outputs]
             targets = targets if _is_wrapped(targets, self._names) else [targets]

@@ -73,7 +73,7 @@ class SharedLoss:
         Raises:
             ConfigError: If outputs, targets and weights do not fit together.
         """
-        values, units = self._values(self._loss.select(outputs), targets)
+        values, units = self.values(outputs, targets)
         by_row, units = tf.reshape(values, [rows, -1]), tf.reshape(units, [rows, -1])
         if counted is not None:
             # Taken out rather than multiplied with 0, which would keep their NaNs.
@@ -92,12 +92,25 @@ class SharedLoss:
         each = tf.reduce_sum(by_row, 1) if self.reduction == "sum" else tf.reduce_mean(by_row, 1)
         return Sum(tf.reduce_sum(each * factors), tf.cast(tf.shape(each)[0], tf.float64))
 
-    def _values(self, outputs: Any, targets: Any) -> Tuple[Any, Any]:
+    def host_units(self, targets: Any) -> Any:
+        """What each unit weighs, ``[rows, ...]`` float64, from targets on the host."""
+        array = np.asarray(targets)
+        if not self._has_classes:
+            return np.ones(array.shape)
+        kept = array != self._ignored
+        units = kept.astype(np.float64)
+        if self._loss.class_weights is not None:
+            weights = np.asarray(self._loss.class_weights, np.float32).astype(np.float64)
+            units *= weights[np.where(kept, array, 0)]
+        return units
+
+    def values(self, outputs: Any, targets: Any) -> Tuple[Any, Any]:
         """One value and one weight a unit, both ``[rows, ...]``.
 
         Raises:
             ConfigError: If outputs and targets do not fit together.
         """
+        outputs = self._loss.select(outputs)
         if self._has_classes:
             return self._of_classes(outputs, targets)
         targets = tf.cast(targets, outputs.dtype)

@@ -160,6 +160,11 @@ class ExactOptimizer:
     def end_call(self, num_updates: int) -> None:
         """Do nothing: schedules over ``ui.optim`` are factors."""
 
+    @property
+    def settings(self) -> Any:
+        """As they are now, a value of ``ui.optim``."""
+        return self._settings
+
     def learning_rates(self) -> List[float]:
         """The one rate."""
         return [float(self._settings.lr)]

@@ -34,7 +34,7 @@ def layers_that_see_the_micro_batch(model: Any) -> Tuple[str, ...]:
     for name, layer in all_layers(model):
         if is_batch_normalization(layer) and layer.trainable:
             norms.append(name)
-        if _is_random(layer):
+        if is_random(layer):
             drops.append(name)
     notes = []
     if norms:
@@ -50,7 +50,8 @@ def layers_that_see_the_micro_batch(model: Any) -> Tuple[str, ...]:
     return tuple(notes)
 
 
-def _is_random(layer: Any) -> bool:
+def is_random(layer: Any) -> bool:
+    """Whether a layer draws random numbers in training."""
     kinds = {kind.__name__ for kind in type(layer).__mro__}
     is_noise = any("Dropout" in kind or kind.startswith("Gaussian") for kind in kinds)
     rates = [getattr(layer, name, 0.0) or 0.0 for name in ("rate", "stddev")]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from unified_ipu.adapter import Place, Plan
 from unified_ipu.errors import CapabilityError
+from unified_ipu.plan import runs_whole_calls
 from unified_ipu.world import usable_cores
 from unified_ipu_tensorflow.errors import NAME
 
@@ -68,13 +69,15 @@ def take_rank(plan: Plan, place: Place, *, warns: bool) -> None:
 
 
 def choose_target(plan: Plan, place: Place) -> str:
-    """Where a model runs, ``"cpu"`` or ``"cuda"``: TensorFlow takes the GPU that it sees.
+    """Where a model runs; on hosts TensorFlow takes the GPU that it sees.
 
     ``auto`` takes the GPU of this process if it has one; alone, the first there is.
 
     Raises:
         CapabilityError: If the target is not written, or its device is absent.
     """
+    if runs_whole_calls(plan.target):
+        return plan.target
     if plan.target not in {"auto", "cpu", "cuda"}:
         raise CapabilityError(
             NAME, f'target "{plan.target}" is not written; set target = "cpu", "cuda" or "auto"'
@@ -86,7 +89,7 @@ def choose_target(plan: Plan, place: Place) -> str:
 
 
 def _gpus_of(plan: Plan, place: Place, gpus: Sequence[Any]) -> List[Any]:
-    if plan.target == "cpu" or not gpus:
+    if plan.target not in {"auto", "cuda"} or not gpus:
         return []
     if place.device_index is not None:
         return [gpus[place.device_index % len(gpus)]]

@@ -16,7 +16,13 @@ def dense(name: str, weight: Any, bias: Optional[Any], dtype: str) -> Tuple[Any,
     """A layer, and the values it has to get once it is built; ``weight`` is ``[in, out]``."""
     values = [np.asarray(weight)] if bias is None else [np.asarray(weight), np.asarray(bias)]
     units = values[0].shape[1]
-    return keras.layers.Dense(units, use_bias=bias is not None, name=name, dtype=dtype), values
+    layer = keras.layers.Dense(units, use_bias=bias is not None, name=name, dtype=policy_of(dtype))
+    return layer, values
+
+
+def policy_of(dtype: str) -> Optional[str]:
+    """What a layer is made with; float32 leaves the choice to the policy of a session's scope."""
+    return None if dtype == "float32" else dtype
 
 
 def has_keras3() -> bool:
@@ -48,7 +54,7 @@ def mlp(weights: Sequence[Any], biases: Sequence[Any], dtype: str) -> Any:
     layers: List[Any] = []
     for index, (weight, bias) in enumerate(zip(weights, biases)):
         layers.append(dense(f"layer{index}", weight, bias, dtype))
-        layers.append(keras.layers.Activation("tanh", dtype=dtype))
+        layers.append(keras.layers.Activation("tanh", dtype=policy_of(dtype)))
     return stacked(len(weights[0]), dtype, layers[:-1])
 
 

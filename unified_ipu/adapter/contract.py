@@ -256,6 +256,10 @@ class Replica(Protocol):
 
         A gradient lies there in ``slot.shape``. With ``slot.permutation`` that is
         ``gradient.transpose(slot.permutation)``, else the gradient as it is.
+
+        A bucket may be in half precision (float16, or the bits of bfloat16 as uint16) where the
+        plan asks for it: then sums are made in the parameter's type and rounded once, in
+        ``finish_update``.
         """
         ...
 
@@ -296,8 +300,9 @@ class Replica(Protocol):
     ) -> None:
         """Let the optimizer change the weights, with every learning rate times ``lr_factor``.
 
-        ``scale`` multiplies unbound gradients first (always 1.0 when bound). A tensor whose
-        ``used`` is False has no gradient: neither decay nor momentum move it.
+        ``scale`` multiplies gradients first, in the parameter's type. It is 1.0 where they are
+        bound, unless their buckets are in half precision. A tensor whose ``used`` is False has no
+        gradient: neither decay nor momentum move it.
         """
         ...
 

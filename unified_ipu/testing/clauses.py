@@ -54,6 +54,7 @@ CLAUSES: Dict[str, str] = {
     "L5.3": "fifty updates are equal to rounding",
     "L5.4": "running statistics follow a known rule",
     "L5.5": "what cannot be done is refused first",
+    "L5.6": "half precision is of forward and backward",
     "L6.1": "each sample counts once",
     "L6.2": "no collective in a step of evaluation",
     "L6.3": "a metric is a pair (sum, weight)",

@@ -114,7 +114,9 @@ def train(
 ) -> Trained:
     """Train, and return what it came to; ``model`` and ``options`` instead of the run's."""
     with rank.session(run.plan) as session:
-        model = model or run.model.on(rank.subject)
+        if model is None:
+            with session.scope():
+                model = run.model.on(rank.subject)
         program = compiled(rank, session, model, run, options)
         log = _Log(program, model)
         if run.steps is not None:

@@ -44,7 +44,8 @@ class Subject(Protocol):
 
     The class must lie at the top of a module that other processes can import, and which imports
     the framework only when a model is made. Each model starts with the weights it is given, float32
-    or float64 by ``dtype``, and computes in that type.
+    or float64 by ``dtype``, and computes in that type; one of float32 that is built inside
+    ``session.scope()`` and compiled with ``precision.compute`` in half precision, in that.
 
     Optional class attributes: ``preload``, modules that warm ranks import first; ``threads``, True
     if ranks may be threads of one process; ``tolerance_native``, see ``OptimizerSuite``.

@@ -6,23 +6,28 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Optional, Tuple, Union
 from weakref import WeakKeyDictionary
 
 from unified_ipu.adapter import Capability, Job, Lowering, Place, Plan, Support
 from unified_ipu.errors import AdapterLoadError, CapabilityError
 from unified_ipu_onnx.errors import NAME
+from unified_ipu_onnx.ipu.sdk import has_popart, import_before_onnx, sdk_of
 from unified_ipu_onnx.lower import lower
 from unified_ipu_torch.adapter import TorchAdapter, choose_device
 
 if TYPE_CHECKING:
+    from unified_ipu_onnx.ipu.device import OnnxDevice
     from unified_ipu_onnx.module import GraphModule
     from unified_ipu_onnx.reading import LoadedModel
     from unified_ipu_onnx.replica import OnnxReplica
 
 
+_DEVICES = frozenset({"ipu", "ipu-emulated"})
+
+
 class OnnxAdapter:
-    """ONNX models on ``cpu`` and ``cuda``: trained by torch, evaluated by onnxruntime."""
+    """ONNX models on ``cpu`` and ``cuda`` by torch and onnxruntime, on IPUs by PopART."""
 
     def __init__(self) -> None:
         self.name = NAME
@@ -49,12 +54,13 @@ class OnnxAdapter:
         return onnx is not None and isinstance(model, onnx.ModelProto)
 
     def targets(self) -> Tuple[str, ...]:
-        """Those of torch.
+        """Those of torch on hosts, then ``ipu`` where PopART is, and the emulation of it.
 
         Raises:
             AdapterLoadError: If torch is not installed.
         """
-        return self._torch.targets()
+        hosts = [target for target in self._torch.targets() if target not in _DEVICES]
+        return (*hosts, *(["ipu"] if has_popart() else []), "ipu-emulated")
 
     def seed(self, seed: int) -> None:
         """Seed torch's generators, if torch is imported already."""
@@ -96,7 +102,7 @@ class OnnxAdapter:
             self._sources[module] = source
         return module
 
-    def build(self, job: Job, plan: Plan, place: Place) -> OnnxReplica:
+    def build(self, job: Job, plan: Plan, place: Place) -> Union[OnnxReplica, OnnxDevice]:
         """Check the job and return what drives the model; runs no forward on data.
 
         Args:
@@ -114,10 +120,10 @@ class OnnxAdapter:
         if self.accepts(job.model):
             job = replace(job, model=self.prepare(job.model))
         source: LoadedModel = self._sources[job.model]
+        if plan.target in _DEVICES:
+            return self._build_device(job, source, plan, place)
         device = choose_device(job.model, plan, place)
-        refused = lower(plan, device.type).refused
-        if refused:
-            raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
+        _check_lowered(lower(plan, device.type))
         check_batch_size(job.model, source.proto, plan)
         replica = OnnxReplica(
             job,
@@ -130,6 +136,25 @@ class OnnxAdapter:
         )
         self._count(job.model, 1)
         return replica
+
+    def _build_device(self, job: Job, source: LoadedModel, plan: Plan, place: Place) -> OnnxDevice:
+        from unified_ipu_onnx.batch_checks import check_batch_size
+        from unified_ipu_onnx.ipu.device import OnnxDevice
+
+        lowering = lower(plan, plan.target)
+        _check_lowered(lowering)
+        check_batch_size(job.model, source.proto, plan)
+        device = OnnxDevice(
+            job,
+            source,
+            plan,
+            place,
+            lowering=lowering,
+            sdk=sdk_of(plan.target),
+            on_close=lambda module: self._count(module, -1),
+        )
+        self._count(job.model, 1)
+        return device
 
     def _count(self, module: GraphModule, change: int) -> None:
         with self._lock:
@@ -161,7 +186,13 @@ class OnnxAdapter:
         return self._torch.denominator(loss)
 
 
+def _check_lowered(lowering: Lowering) -> None:
+    if lowering.refused:
+        raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in lowering.refused))
+
+
 def _import_onnx() -> None:
+    import_before_onnx()
     try:
         import onnx  # noqa: F401  here, where its absence can be explained
     except ImportError as error:

@@ -15,12 +15,13 @@ def lower(plan: Plan, target: str) -> Lowering:
 
     Args:
         plan: Any valid plan.
-        target: ``"cpu"``, ``"cuda"``, ``"ipu"``, or another one, which is refused.
+        target: ``"cpu"``, ``"cuda"``, ``"ipu"``, ``"ipu-emulated"``, or another one, which is
+            refused.
 
     Returns:
         The settings, and what cannot be done.
     """
-    if target == "ipu":
+    if target in {"ipu", "ipu-emulated"}:
         return lower_for_ipu(plan, target)
     if target not in {"cpu", "cuda"}:
         change = 'set target = "cpu", "cuda" or "ipu"'

@@ -118,14 +118,15 @@ def lower_for_ipu(plan: Plan, target: str) -> Lowering:
 def _refused(plan: Plan, batch: DeviceBatch) -> List[Tuple[str, str]]:
     """What PopART itself cannot do, each condition with its field and its words."""
     is_pipeline = batch.stages > 1
+    depth = 2 * batch.stages - 1  # the last forward stage is one with its backward
     table = (
         (
-            is_pipeline and batch.accumulation < batch.stages,
+            is_pipeline and batch.accumulation < depth,
             "batch.global_batch_size",
             (
-                f"a pipeline of {batch.stages} stages fills with at least {batch.stages} "
-                f"micro-batches a replica and update, got {batch.accumulation}: without them "
-                "PopART trains on stale weights; raise it, or lower batch.micro_batch_size"
+                f"a pipeline of {batch.stages} stages, with backward {depth}, fills with at least "
+                f"{depth} micro-batches a replica and update, got {batch.accumulation}; raise it, "
+                "or lower batch.micro_batch_size"
             ),
         ),
         (
@@ -176,7 +177,8 @@ def _refused(plan: Plan, batch: DeviceBatch) -> List[Tuple[str, str]]:
 def _flow(batch: DeviceBatch) -> List[NativeCall]:
     return [
         _training("popart.DataFlow.batchesPerStep", batch.updates_per_call, _PER_CALL),
-        _training("popart.DataFlow.anchorReturnType", '=popart.AnchorReturnType("Sum")', CORE),
+        # Updates of a call may weigh differently, so each one's loss comes back.
+        _training("popart.DataFlow.anchorReturnType", '=popart.AnchorReturnType("All")', CORE),
         _training("opts.enableGradientAccumulation", batch.accumulation > 1, _GLOBAL),
         _training("opts.accumulationFactor", batch.accumulation, _GLOBAL),
         # PopART's default, which others change: here it is said, not assumed.
@@ -213,11 +215,6 @@ def _execution(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
             _training("opts.virtualGraphMode", "=popart.VirtualGraphMode.Auto", "pipeline.split"),
             _training("opts.autoRecomputation", "=popart.RecomputationType.Pipeline", "mesh.stage"),
         ]
-    if plan.compile.cache_dir:
-        found += [
-            _training("opts.enableEngineCaching", value=True, field="compile.cache_dir"),
-            _training("opts.cachePath", plan.compile.cache_dir, "compile.cache_dir"),
-        ]
     mode = "RandomNormal" if plan.ipu.synthetic_data else "Off"
     found.append(
         _training(
@@ -232,7 +229,12 @@ def _optimizer(plan: Plan) -> List[NativeCall]:
     is_half = plan.precision.compute == "float16"
     sums_in_half = is_half and plan.precision.reduce == "compute"
     kind = "FLOAT16" if sums_in_half else "FLOAT"
-    found = [_training("optimizer.accumType", f"=popart.DataType.{kind}", "precision.reduce")]
+    separate = "=popart.SGDAccumulatorAndMomentum.Separate"
+    found = [
+        _training("optimizer.accumType", f"=popart.DataType.{kind}", "precision.reduce"),
+        # A combined velocity would hold parts of the next update, and be what is clipped.
+        _training("optimizer.accumulatorAndMomentum", separate, CORE),
+    ]
     if is_half:
         found.append(
             _training("popart.GraphTransformer.convertFloatsToHalfs", "=", "precision.compute")
@@ -252,19 +254,10 @@ def _optimizer(plan: Plan) -> List[NativeCall]:
 
 def _memory(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
     ipu = plan.ipu
-    partials = {"float32": "float", "float16": "half"}[ipu.partials_type]
-    convolutions = {"partialsType": partials}
     found = [
-        _training("opts.partialsTypeMatMuls", partials, "ipu.partials_type"),
-        _training("opts.convolutionOptions", convolutions, "ipu.partials_type"),
+        *_types_and_streams(plan, TRAINING),
         _training("opts.enableStochasticRounding", ipu.stochastic_rounding, _ROUNDING),
-        _training("opts.defaultBufferingDepth", ipu.prefetch_depth, "ipu.prefetch_depth"),
-        _training("opts.numIOTiles", ipu.io_tiles, "ipu.io_tiles"),
     ]
-    if ipu.available_memory_proportion is not None:
-        share = ipu.available_memory_proportion
-        name = "node.attribute.__available_memory"
-        found.append(_training(name, share, "ipu.available_memory_proportion"))
     for kind, location in (
         ("weight", ipu.weights),
         ("optimizerState", ipu.optimizer_state),
@@ -284,6 +277,28 @@ def _memory(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
     return found
 
 
+def _types_and_streams(plan: Plan, program: str) -> List[NativeCall]:
+    """What training and inference have in common."""
+    ipu = plan.ipu
+    partials = {"float32": "float", "float16": "half"}[ipu.partials_type]
+    convolutions = {"partialsType": partials}
+    found = [
+        NativeCall(program, "opts.partialsTypeMatMuls", partials, "ipu.partials_type"),
+        NativeCall(program, "opts.convolutionOptions", convolutions, "ipu.partials_type"),
+        NativeCall(program, "opts.defaultBufferingDepth", ipu.prefetch_depth, _DEPTH),
+        NativeCall(program, "opts.numIOTiles", ipu.io_tiles, "ipu.io_tiles"),
+    ]
+    if ipu.available_memory_proportion is not None:
+        share = ipu.available_memory_proportion
+        name = "node.attribute.__available_memory"
+        found.append(NativeCall(program, name, share, "ipu.available_memory_proportion"))
+    if plan.compile.cache_dir:
+        field = "compile.cache_dir"
+        found.append(NativeCall(program, "opts.enableEngineCaching", value=True, field=field))
+        found.append(NativeCall(program, "opts.cachePath", plan.compile.cache_dir, field))
+    return found
+
+
 def _device(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
     if plan.ipu.offline_compile:
         asked = {"numIPUs": batch.ipus}
@@ -298,6 +313,12 @@ def _inference(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
     def call(name: str, value: Any, field: str) -> NativeCall:
         return NativeCall(INFERENCE, name, value, field)
 
+    pipeline = []
+    if batch.stages > 1:
+        pipeline = [
+            call("opts.enablePipelining", value=True, field="mesh.stage"),
+            call("opts.virtualGraphMode", "=popart.VirtualGraphMode.Auto", "pipeline.split"),
+        ]
     return [
         call("popart.DataFlow.batchesPerStep", batch.stages, "mesh.stage"),
         call("popart.DataFlow.anchorReturnType", '=popart.AnchorReturnType("All")', CORE),
@@ -305,7 +326,11 @@ def _inference(plan: Plan, batch: DeviceBatch) -> List[NativeCall]:
         call("opts.accumulationFactor", 1, CORE),
         call("opts.enableReplicatedGraphs", batch.local_replicas > 1, "ipu.replicas_per_process"),
         call("opts.replicatedGraphCount", batch.local_replicas, "ipu.replicas_per_process"),
+        # What is trained is sent to it before it runs.
+        call("opts.constantWeights", value=False, field=CORE),
         call("opts.enableStochasticRounding", value=False, field=CORE),
+        *_types_and_streams(plan, INFERENCE),
+        *pipeline,
         call("session.setRandomSeed", plan.seed, "seed"),
     ]
 
@@ -336,6 +361,7 @@ def _notes(plan: Plan, batch: DeviceBatch) -> Tuple[str, ...]:
 _PER_CALL = "batch.updates_per_call"
 _GLOBAL = "batch.global_batch_size"
 _ROUNDING = "ipu.stochastic_rounding"
+_DEPTH = "ipu.prefetch_depth"
 _PLACES = {
     "weight": "ipu.weights",
     "optimizerState": "ipu.optimizer_state",

@@ -79,8 +79,10 @@ def test_gradients_are_summed_whatever_the_reduction(reduction):
     assert found[name] == "=popart.ReductionType.Sum"
 
 
-@pytest.mark.parametrize(("stages", "size", "is_refused"), [(4, 3, True), (4, 4, False)])
-def test_a_pipeline_needs_as_many_micro_batches_as_stages(stages, size, is_refused):
+@pytest.mark.parametrize(("stages", "size", "is_refused"), [(4, 6, True), (4, 7, False)])
+def test_a_pipeline_needs_as_many_micro_batches_as_stages_with_those_of_backward(
+    stages, size, is_refused
+):
     settings = {
         "mesh.stage": stages,
         "batch.micro_batch_size": 1,
@@ -89,7 +91,21 @@ def test_a_pipeline_needs_as_many_micro_batches_as_stages(stages, size, is_refus
     found = lowered(**settings)
     assert ("batch.global_batch_size" in dict(found.refused)) is is_refused
     if is_refused:
-        assert "stale weights" in dict(found.refused)["batch.global_batch_size"]
+        assert "with backward 7" in dict(found.refused)["batch.global_batch_size"]
+
+
+def test_the_loss_of_every_update_comes_back_and_velocities_are_kept_apart():
+    found = calls()
+    assert found["popart.DataFlow.anchorReturnType"] == '=popart.AnchorReturnType("All")'
+    separate = "=popart.SGDAccumulatorAndMomentum.Separate"
+    assert found["optimizer.accumulatorAndMomentum"] == separate
+
+
+def test_inference_has_the_types_and_streams_of_training_and_weights_that_can_be_sent():
+    found = calls("inference", **{"ipu.partials_type": "float16", "compile.cache_dir": "here"})
+    assert found["opts.partialsTypeMatMuls"] == "half"
+    assert found["opts.cachePath"] == "here"
+    assert found["opts.constantWeights"] is False
 
 
 def test_inference_does_not_accumulate():

@@ -60,7 +60,7 @@ def test_lower_knows_every_field_of_the_plan(target):
 @pytest.mark.parametrize(
     ("target", "changes", "field"),
     [
-        ("ipu-emulated", {}, "target"),
+        ("npu", {}, "target"),
         ("cpu", {"mesh.stage": 2}, "mesh.stage"),
     ],
 )

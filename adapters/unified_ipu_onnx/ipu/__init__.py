@@ -1,0 +1,1 @@
+"""ONNX models on IPUs, by PopART: real, or emulated on the host."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Tuple
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Tuple, Union
 
-from unified_ipu.adapter import Capability, Job, Lowering, Place, Plan, Support
+from unified_ipu.adapter import Capability, Device, Job, Lowering, Place, Plan, Support
 from unified_ipu.errors import AdapterLoadError, CapabilityError, ConfigError
+from unified_ipu.plan import runs_whole_calls
 from unified_ipu_tensorflow.errors import NAME
 from unified_ipu_tensorflow.lower import lower
 
@@ -18,7 +19,7 @@ _SEEDS = (1 << 31) - 1
 
 
 class TensorflowAdapter:
-    """Keras and plain TensorFlow models on ``cpu`` and ``cuda``."""
+    """Keras and plain TensorFlow models on ``cpu`` and ``cuda``, Keras models on ``ipu``."""
 
     def __init__(self) -> None:
         self.name = NAME
@@ -49,13 +50,16 @@ class TensorflowAdapter:
         return not is_keras3(model) or _runs_on_tensorflow()
 
     def targets(self) -> Tuple[str, ...]:
-        """``cuda`` where there is a device, then ``cpu``; none without TensorFlow.
+        """``cuda`` and ``ipu`` where they are, ``cpu``, ``ipu-emulated``; none without TensorFlow.
 
         Raises:
             AdapterLoadError: If TensorFlow is not installed.
         """
         tensorflow = _import_tensorflow()
-        return ("cuda", "cpu") if tensorflow.config.list_physical_devices("GPU") else ("cpu",)
+        from unified_ipu_tensorflow.ipu.sdk import has_sdk
+
+        cuda = ("cuda",) if tensorflow.config.list_physical_devices("GPU") else ()
+        return (*cuda, *(("ipu",) if has_sdk() else ()), "cpu", "ipu-emulated")
 
     def facts(self) -> Mapping[str, str]:
         """Which TensorFlow this is and what it was built with, for the doctor.
@@ -84,7 +88,7 @@ class TensorflowAdapter:
 
     @contextmanager
     def scope(self, plan: Plan, place: Place) -> Iterator[None]:
-        """Seed the generators, share the host with the other ranks, set Keras' dtype policy."""
+        """Seed the generators, share the host, set Keras' policy; on devices, open the strategy."""
         if "tensorflow" not in sys.modules:
             yield
             return
@@ -93,10 +97,17 @@ class TensorflowAdapter:
         from unified_ipu_tensorflow.runtime import take_rank
 
         take_rank(plan, place, warns=False)
-        with seeded(plan.seed), dtype_policy(_host_compute(plan)):
+        with ExitStack() as stack:
+            stack.enter_context(seeded(plan.seed))
+            if runs_whole_calls(plan.target):
+                from unified_ipu_tensorflow.ipu.building import device_scope
+
+                stack.enter_context(device_scope(plan, self.lower(plan, plan.target)))
+            else:
+                stack.enter_context(dtype_policy(plan.precision.compute))
             yield
 
-    def build(self, job: Job, plan: Plan, place: Place) -> TensorflowReplica:
+    def build(self, job: Job, plan: Plan, place: Place) -> Union[TensorflowReplica, Device]:
         """Check the job and return what drives the model; runs no forward.
 
         Raises:
@@ -114,10 +125,15 @@ class TensorflowAdapter:
                 "or a callable that has trainable_variables"
             )
         take_rank(plan, place, warns=True)
-        refused = self.lower(plan, choose_target(plan, place)).refused
-        if refused:
-            raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
+        lowering = self.lower(plan, choose_target(plan, place))
+        if lowering.refused:
+            reasons = "; ".join(f"{path}: {why}" for path, why in lowering.refused)
+            raise CapabilityError(NAME, reasons)
         check_model(job.model, place.num_replicas)
+        if runs_whole_calls(plan.target):
+            from unified_ipu_tensorflow.ipu.building import build_device
+
+            return build_device(job, plan, lowering)
         return TensorflowReplica(
             job, deterministic=plan.deterministic, compute=plan.precision.compute
         )
@@ -137,11 +153,6 @@ class TensorflowAdapter:
         from unified_ipu_tensorflow.optimizers import is_schedule
 
         return bool(is_schedule(schedule))
-
-
-def _host_compute(plan: Plan) -> str:
-    """Type of forward on hosts; on devices the lowered calls set the policy."""
-    return plan.precision.compute if plan.target in {"auto", "cpu", "cuda"} else "float32"
 
 
 def _runs_on_tensorflow() -> bool:

@@ -47,10 +47,11 @@ def build_device(job: Job, plan: Plan, lowering: Lowering) -> KerasDevice:
         ConfigError: If the model was not built where and as a device wants it.
         CapabilityError: If a device cannot do what job or plan ask for.
     """
+    sdk = load_sdk(plan.target)
     _check_plan(plan, lowering)
     _check_model(job, plan)
     loss = build_row_loss(job)
-    system = system_of(load_sdk(plan.target), _of_training(lowering))
+    system = system_of(sdk, _of_training(lowering))
     return KerasDevice(job, plan, calls=lowering.calls, system=system, loss=loss)
 
 

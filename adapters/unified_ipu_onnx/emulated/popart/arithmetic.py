@@ -114,6 +114,10 @@ class Update:
         optimizer = self.optimizer
         if not optimizer.clipping or isinstance(optimizer, Adam):
             return
+        if optimizer.getLossScalingVal() != 1.0:
+            raise NotEmulatedError(
+                "clip_norm_settings of SGD with a loss scale: PopART clips before it takes it out"
+            )
         if isinstance(optimizer, SGD) and any(optimizer.has_momentum(n) for n in self._weights):
             raise NotEmulatedError(
                 "clip_norm_settings of SGD with momentum: PopART clips the velocity if momentum "

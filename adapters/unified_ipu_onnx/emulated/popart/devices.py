@@ -47,6 +47,7 @@ class DeviceInfo:
         self.driverIds = list(range(identifier, identifier + num_ipus))
         self.version = self.ipuVersion = "ipu2"
         self.numWorkerContexts = 6
+        self.loaded: Any = None  # the session whose program and weights it holds
         self._attached = connection is DeviceConnectionType.Always
 
     @property

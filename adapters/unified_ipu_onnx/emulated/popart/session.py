@@ -83,13 +83,23 @@ class _Session:
         Raises:
             popart_exception: If something in the model is not computed here.
         """
-        del loadEngine
         if self._program is not None:
             return
         program = Program(self._proto, self._inputs, self.dataFlow.anchors(), self._loss)
         self._make_update(program)
         self._host.hold({**program.weights, **self._state})
         self._program = program
+        if loadEngine:
+            self.loadEngineAndConnectStreams()
+
+    def loadEngineAndConnectStreams(self) -> None:
+        """Load the program; weights that another session has on the device are lost, and ours.
+
+        Raises:
+            popart_exception: Before ``prepareDevice``.
+        """
+        self._prepared()
+        self._device.loaded, self._has_weights = self, False
 
     def initAnchorArrays(self) -> Dict[str, np.ndarray]:
         """Allocate the arrays that runs fill in place; axes of 1 before a tensor's own are dropped.
@@ -147,6 +157,7 @@ class _Session:
             popart_exception: Before ``prepareDevice``.
         """
         program = self._prepared()
+        self._device.loaded = self
         self._host.to_device({**program.weights, **self._state})
         self._has_weights = True
 
@@ -157,6 +168,7 @@ class _Session:
             popart_exception: Before ``prepareDevice``.
         """
         program = self._prepared()
+        self._check_loaded()
         if self._options.syntheticDataMode is SyntheticDataMode.Off:
             self._host.from_device({**program.weights, **self._state})
 
@@ -256,11 +268,21 @@ class _Session:
                 raise popart_exception("the device was detached; attach() it before run")
             self._device.attach()
         constant = self._loss is None and self._options.constantWeights
+        if constant or not program.weights:
+            self._device.loaded = self  # it is loaded again by itself
+        self._check_loaded()
         if not self._has_weights and not constant and program.weights:
             raise popart_exception(
                 "Must call weightsFromHost before run as the model has initializers"
             )
         return program
+
+    def _check_loaded(self) -> None:
+        if self._device.loaded is not self:
+            raise popart_exception(
+                "another session was loaded on this device since: the weights of this one are not "
+                "there any more; call weightsFromHost()"
+            )
 
     def _check_not_constant(self, what: str) -> None:
         if self._loss is None and self._options.constantWeights:
@@ -346,6 +368,9 @@ class TrainingSession(_Session):
             self._update.optimizer = self._trained_by
 
     def _make_update(self, program: Program) -> None:
+        is_mean = self._execution.reduction.accumulation != "sum"
+        if is_mean and self._trained_by.clipping and self.accumulationFactor > 1:
+            raise NotEmulatedError("clip_norm_settings with a mean over micro-batches")
         self._state = self._host.slots_of(program.weights)
         self._update = Update(program.weights, self._state, self._trained_by)
 

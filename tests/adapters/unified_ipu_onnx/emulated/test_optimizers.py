@@ -125,6 +125,26 @@ def test_clipping_a_velocity_is_refused():
         Linear(1).session(optimizer=popart.SGD(momentum, [clip]))
 
 
+@pytest.mark.parametrize(
+    ("values", "options", "words"),
+    [
+        ({"lossScaling": (2.0, True)}, {}, "with a loss scale"),
+        (
+            {},
+            {
+                "accumulationAndReplicationReductionType": popart.ReductionType.Mean,
+                **accumulating(2),
+            },
+            "mean over micro-batches",
+        ),
+    ],
+)
+def test_clipping_of_gradients_that_are_not_divided_yet_is_refused(values, options, words):
+    clip = popart.ClipNormSettings.clipAllWeights(6.0)
+    with pytest.raises(popart.popart_exception, match=words):
+        Linear(1).session(optimizer=popart.SGD(values, [clip]), **options)
+
+
 def test_a_new_rate_holds_from_the_next_step_on():
     model = Linear(1)
     session = model.session(optimizer=popart.SGD({"defaultLearningRate": (1.0, False)}))

@@ -156,3 +156,27 @@ def test_weights_of_other_shapes_are_refused():
     session = Linear(1).session()
     with pytest.raises(popart.popart_exception, match=r"is float32\[1, 1\]"):
         session.writeWeights(popart.PyWeightsIO({"w": np.zeros(1, np.float32)}))
+
+
+def test_two_sessions_on_one_device_take_turns_and_send_their_weights_anew():
+    model = Linear(1)
+    session = model.session()
+    model.run(session, [2])
+    options = popart.SessionOptions()
+    options.constantWeights = False
+    other = popart.InferenceSession(
+        model.builder.getModelProto(),
+        popart.DataFlow(1, [model.y]),
+        session._device,
+        userOptions=options,
+    )
+    held = model.weight(session)
+    other.prepareDevice()
+    for act in (lambda: model.run(session, [1]), session.weightsToHost):
+        with pytest.raises(popart.popart_exception, match="another session was loaded"):
+            act()
+    session.weightsFromHost()
+    model.run(session, [1])
+    assert model.weight(session) == held - 1.0
+    with pytest.raises(popart.popart_exception, match="another session was loaded"):
+        model.run(other, [1])

@@ -49,9 +49,9 @@ def kind_of(optimizer: Any) -> OptimizerType:
     """
     if type(optimizer) not in _CLASSES and isinstance(optimizer, _CLASSES):
         logger.warning(
-            "Optimizer `%s`: classes made from those of poptorch.optim or torch.optim are unlikely "
-            "to behave as intended. PopTorch runs the optimizers of the IPU, never their Python "
-            "code.",
+            "Optimizer `%s` is of a subclass of those in poptorch.optim or torch.optim, which is "
+            "unlikely to behave as intended. Poptorch does not run Python optimizer code directly: "
+            "the IPU has optimizers of its own.",
             type(optimizer).__name__,
         )
     for kind, choose in _KINDS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, Dict, List, Optional
 
-from unified_ipu.device import MOST_IPUS, power_of_two
+from unified_ipu.device import power_of_two
 from unified_ipu_tensorflow.emulated.ipu.config_tree import (
     ATTRIBUTES,
     DeviceConnectionType as DeviceConnectionType,
@@ -143,10 +143,8 @@ def _check(values: Dict[str, Any]) -> None:
     if not counts:
         raise ValueError("no IPUs are configured; set auto_select_ipus")
     for count in counts:
-        if count < 1 or count > MOST_IPUS or power_of_two(count) != count:
-            raise ValueError(
-                f"auto_select_ipus: got {count}; devices are powers of two up to {MOST_IPUS} IPUs"
-            )
+        if count < 1 or power_of_two(count) != count:
+            raise ValueError(f"auto_select_ipus: got {count}; devices have a power of two of IPUs")
     _check_connection(values)
     _check_distribution(values)
     group = values["norms.experimental.distributed_batch_norm_replica_group_size"]

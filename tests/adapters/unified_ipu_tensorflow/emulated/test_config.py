@@ -104,8 +104,8 @@ def configured(**settings):
     ("settings", "words"),
     [
         ({}, "no IPUs"),
-        ({"auto_select_ipus": 3}, "powers of two"),
-        ({"auto_select_ipus": 128}, "powers of two"),
+        ({"auto_select_ipus": 3}, "power of two"),
+        ({"auto_select_ipus": [1, 0]}, "power of two"),
         ({"auto_select_ipus": 2, "select_ipus": 4}, "only one of"),
         ({"select_ipus": 4}, "by its number"),
         ({"auto_select_ipus": 1, "device_connection__version": "ipu3"}, "has to be one of"),

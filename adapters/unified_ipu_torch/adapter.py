@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Tuple, Union
 
 from unified_ipu.adapter import (
     Capability,
+    Device,
     EjectRequest,
     Job,
     Lowering,
@@ -17,6 +18,7 @@ from unified_ipu.adapter import (
     Support,
 )
 from unified_ipu.errors import AdapterLoadError, CapabilityError, ConfigError
+from unified_ipu.plan import runs_whole_calls
 from unified_ipu_torch.errors import NAME
 from unified_ipu_torch.lower import lower
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class TorchAdapter:
-    """PyTorch on ``cpu`` and ``cuda``."""
+    """PyTorch on ``cpu`` and ``cuda``; PopTorch on ``ipu`` and ``ipu-emulated``."""
 
     def __init__(self) -> None:
         self.name = NAME
@@ -48,13 +50,16 @@ class TorchAdapter:
         return torch is not None and isinstance(model, torch.nn.Module)
 
     def targets(self) -> Tuple[str, ...]:
-        """``cuda`` where there is a device, then ``cpu``; none without torch.
+        """``cuda`` where there is one, then ``cpu``, then devices; none without torch.
 
         Raises:
             AdapterLoadError: If torch is not installed.
         """
         torch = _import_torch()
-        return ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)
+        from unified_ipu_torch.ipu.sdk import usable_targets
+
+        hosts = ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)
+        return (*hosts, *usable_targets())
 
     def facts(self) -> Mapping[str, str]:
         """What torch was built with, for the doctor."""
@@ -96,26 +101,43 @@ class TorchAdapter:
         with deterministic_kernels():
             yield
 
-    def build(self, job: Job, plan: Plan, place: Place) -> TorchReplica:
+    def build(self, job: Job, plan: Plan, place: Place) -> Union[TorchReplica, Device]:
         """Check the job and return what drives the model; runs no forward.
 
         Raises:
             ConfigError: If something does not fit together.
             CapabilityError: If the plan asks for what is not written.
         """
-        from unified_ipu_torch.model_checks import check_model
+        if not runs_whole_calls(plan.target):
+            return self.build_replica(job, plan, place)
+        from unified_ipu_torch.ipu.device import TorchDevice
+
+        self._check_model(job, place)
+        return TorchDevice(job, plan, place)
+
+    def build_replica(self, job: Job, plan: Plan, place: Place) -> TorchReplica:
+        """As ``build``, on host targets.
+
+        Raises:
+            CapabilityError: If the plan asks for what is not written.
+        """
         from unified_ipu_torch.replica import TorchReplica
 
-        if not self.accepts(job.model):
-            raise ConfigError(f"model is a {type(job.model).__qualname__}, no torch.nn.Module")
+        self._check_model(job, place)
         device = choose_device(job.model, plan, place)
         refused = lower(plan, device.type).refused
         if refused:
             raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in refused))
-        check_model(job.model, place.num_replicas)
         return TorchReplica(
             job, device, deterministic=plan.deterministic, compute=plan.precision.compute
         )
+
+    def _check_model(self, job: Job, place: Place) -> None:
+        from unified_ipu_torch.model_checks import check_model
+
+        if not self.accepts(job.model):
+            raise ConfigError(f"model is a {type(job.model).__qualname__}, no torch.nn.Module")
+        check_model(job.model, place.num_replicas)
 
     def eject(self, request: EjectRequest) -> NativeText:
         """Write the lowering of a job as a plain PopTorch script.

@@ -178,6 +178,11 @@ class KnownLoss:
         self._pass = _PASSING.get(next(k for k in _DENOMINATORS if isinstance(loss, k)))
 
     @property
+    def module(self) -> Any:
+        """What ``each`` calls: the user's loss with reduction ``"none"``."""
+        return self._each
+
+    @property
     def is_mean(self) -> bool:
         """Whether the loss divides by its W itself."""
         return self.reduction in {"mean", "batchmean"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple
 
 from unified_ipu.adapter import Lowering, Plan
+from unified_ipu.plan import runs_whole_calls
 from unified_ipu_torch.errors import NAME
 from unified_ipu_torch.lower_ipu import lower_for_ipu
 
@@ -60,17 +61,18 @@ def lower(plan: Plan, target: str) -> Lowering:
 
     Args:
         plan: Any valid plan.
-        target: ``"cpu"``, ``"cuda"``, ``"ipu"``, or another one, which is refused.
+        target: ``"cpu"``, ``"cuda"``, ``"ipu"``, ``"ipu-emulated"``, or another one, which is
+            refused.
 
     Returns:
         The settings, and what cannot be done.
 
     Source: ours; ``test_adapter.py`` walks all fields.
     """
-    if target == "ipu":
+    if runs_whole_calls(target):
         return lower_for_ipu(plan, target)
     if target not in {"cpu", "cuda"}:
-        change = 'set target = "cpu", "cuda" or "ipu"'
+        change = 'set target = "cpu", "cuda", "ipu" or "ipu-emulated"'
         return Lowering(
             NAME, target, refused=(("target", f"{target} is not written for torch; {change}"),)
         )

@@ -112,7 +112,12 @@ def _floating_type(model: torch.nn.Module) -> torch.dtype:
     return next(floating, torch.get_default_dtype())
 
 
-def _given_weight(function: Callable[[Any], Any], batch: Batch) -> float:
+def given_weight(function: Callable[[Any], Any], batch: Batch) -> float:
+    """W as ``weight=`` counts it.
+
+    Raises:
+        ConfigError: If rows are padding, or it is no number.
+    """
     if batch.counted is not None:
         raise ConfigError(
             "weight= cannot count a micro-batch with padding; leave weight= out and use a loss "
@@ -137,40 +142,40 @@ class KnownObjective:
         weight: Optional[Callable[[Any], Any]],
         select: Optional[Callable[[Any], Any]] = None,
     ) -> None:
-        self._loss = loss
-        self._weight = weight
-        self._select = select
+        self.loss = loss
+        self.weight = weight
+        self.select = select
 
     @property
     def counts_rows(self) -> bool:
         """Whether W is usually the number of rows that are no padding."""
-        return self._weight is None and self._loss.usually_counts_rows
+        return self.weight is None and self.loss.usually_counts_rows
 
     def weight_before(self, batch: Batch) -> Optional[float]:
         """W from ``weight=``, else from the targets; rows if samples have weights."""
         _, targets, sample_weight = split_batch(batch.host_tree)
-        if self._weight is not None:
-            return _given_weight(self._weight, batch)
+        if self.weight is not None:
+            return given_weight(self.weight, batch)
         if sample_weight is not None:
             return float(batch.num_counted)
-        return self._loss.units_before(targets, batch.counted)
+        return self.loss.units_before(targets, batch.counted)
 
     def score(self, model: torch.nn.Module, batch: Batch, weight: Optional[float]) -> Score:
         """Run model and loss."""
         x, targets, sample_weight = split_batch(batch.tree)
         outputs = call_model(model, x)
-        read = outputs if self._select is None else self._select(outputs)
+        read = outputs if self.select is None else self.select(outputs)
         if batch.counted is None and sample_weight is None:
             if weight is None:
-                weight = self._loss.units(read, targets, None)
-            value = self._loss(read, targets)
-            if self._loss.is_mean:
+                weight = self.loss.units(read, targets, None)
+            value = self.loss(read, targets)
+            if self.loss.is_mean:
                 return Score(value, weight, weight, outputs=outputs)
             return Score(value.sum(), 1.0, weight, outputs=outputs)
-        each = self._loss.each(read, targets)
+        each = self.loss.each(read, targets)
         if weight is None:
-            weight = self._loss.units(read, targets, batch.counted)
-        value = _sum_rows(each, batch, sample_weight, averaged=self._loss.reduction != "sum")
+            weight = self.loss.units(read, targets, batch.counted)
+        value = _sum_rows(each, batch, sample_weight, averaged=self.loss.reduction != "sum")
         return Score(value, 1.0, weight, outputs=outputs)
 
     def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
@@ -184,27 +189,27 @@ class OpaqueObjective:
     def __init__(
         self, loss: Any, weight: Optional[Callable[[Any], Any]], reduction: Optional[str]
     ) -> None:
-        self._loss = loss
-        self._weight = weight
-        self._reduction = reduction
+        self.loss = loss
+        self.weight = weight
+        self.reduction = reduction
 
     @property
     def counts_rows(self) -> bool:
         """Whether W is usually the number of rows that are no padding."""
-        return self._weight is None
+        return self.weight is None
 
     def weight_before(self, batch: Batch) -> Optional[float]:
         """W from ``weight=``, else the number of rows."""
-        if self._weight is not None:
-            return _given_weight(self._weight, batch)
+        if self.weight is not None:
+            return given_weight(self.weight, batch)
         return float(batch.num_counted)
 
     def score(self, model: torch.nn.Module, batch: Batch, weight: Optional[float]) -> Score:
         """Run model and loss."""
         x, targets, sample_weight = split_batch(batch.tree)
         outputs = call_model(model, x)
-        value = _checked_loss(self._loss(outputs, targets), "loss=")
-        return opaque_score(value, batch, sample_weight, self._reduction, weight, outputs)
+        value = _checked_loss(self.loss(outputs, targets), "loss=")
+        return opaque_score(value, batch, sample_weight, self.reduction, weight, outputs)
 
     def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
         """Outputs of the model."""
@@ -215,25 +220,25 @@ class ModelObjective:
     """``loss=None``: the model returns a scalar, ``(loss, outputs)`` or has ``.loss``."""
 
     def __init__(self, weight: Optional[Callable[[Any], Any]], reduction: Optional[str]) -> None:
-        self._weight = weight
-        self._reduction = reduction
+        self.weight = weight
+        self.reduction = reduction
 
     @property
     def counts_rows(self) -> bool:
         """Whether W is usually the number of rows that are no padding."""
-        return self._weight is None
+        return self.weight is None
 
     def weight_before(self, batch: Batch) -> Optional[float]:
         """W from ``weight=``, else the number of rows."""
-        if self._weight is not None:
-            return _given_weight(self._weight, batch)
+        if self.weight is not None:
+            return given_weight(self.weight, batch)
         return float(batch.num_counted)
 
     def score(self, model: torch.nn.Module, batch: Batch, weight: Optional[float]) -> Score:
         """Run the model on the whole batch."""
         value, outputs = take_loss(call_model(model, batch.tree))
         value = _checked_loss(value, "loss=None: the model")
-        return opaque_score(value, batch, None, self._reduction, weight, outputs)
+        return opaque_score(value, batch, None, self.reduction, weight, outputs)
 
     def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
         """The model's own loss."""
@@ -250,7 +255,7 @@ class UserObjective:
     """``objective=``: the user returns the pair."""
 
     def __init__(self, function: Callable[[Any, Any], Loss]) -> None:
-        self._function = function
+        self.function = function
 
     @property
     def counts_rows(self) -> bool:
@@ -279,7 +284,7 @@ class UserObjective:
             ConfigError: If it is no ``Loss`` with a scalar sum.
         """
         del weight
-        loss = self._function(model, batch.tree)
+        loss = self.function(model, batch.tree)
         if not isinstance(loss, Loss):
             raise ConfigError(
                 f"objective returned a {type(loss).__name__}; expected "
@@ -299,7 +304,7 @@ class UserObjective:
 
     def reach(self, model: torch.nn.Module, tree: Tree) -> Any:
         """The sum that the objective returns."""
-        return self._function(model, tree).sum
+        return self.function(model, tree).sum
 
 
 def take_loss(result: Any) -> Tuple[Any, Any]:

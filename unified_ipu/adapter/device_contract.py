@@ -70,11 +70,15 @@ class Device(Protocol):
     is built, naming the change. ``notes``, ``hand_back`` and ``export_onnx`` as of a replica.
     """
 
-    weighs_rows: bool
-    """Whether the loss is one value a row, so that rows can have weights and be padding."""
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether the loss is one value a row, so that rows can have weights and be padding."""
+        ...
 
-    micro_batches_at_once: int
-    """How many micro-batches ``infer`` takes at once."""
+    @property
+    def micro_batches_at_once(self) -> int:
+        """How many micro-batches ``infer`` takes at once."""
+        ...
 
     def measure(self, micro: MicroBatch) -> Measure:
         """Count a micro-batch before it is fed; it has at least one row that is no padding.

@@ -21,7 +21,7 @@ class Driver:
 
     def __init__(self, jobs, *, staged=False):
         self.replicas = [
-            TorchAdapter().build(job, Plan(), Place(num_replicas=len(jobs))) for job in jobs
+            TorchAdapter().build_replica(job, Plan(), Place(num_replicas=len(jobs))) for job in jobs
         ]
         self.buffers = []
         if len(jobs) == 1 and not staged:
@@ -68,7 +68,7 @@ def drive():
 @pytest.fixture
 def build():
     def make(model, **job):
-        return TorchAdapter().build(Job(model, **job), Plan(), Place())
+        return TorchAdapter().build_replica(Job(model, **job), Plan(), Place())
 
     return make
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from unified_ipu.adapter import Adapter, Capability, Job, Place, Replica, optim
-from unified_ipu.errors import CapabilityError, ConfigError
+from unified_ipu.errors import AdapterLoadError, CapabilityError, ConfigError
 from unified_ipu.plan import Plan
 from unified_ipu_torch import create
 from unified_ipu_torch.adapter import TorchAdapter
@@ -19,7 +19,7 @@ def test_it_is_an_adapter_that_declares_every_capability():
     adapter = create()
     assert isinstance(adapter, Adapter)
     assert set(adapter.support) == set(Capability)
-    replica = adapter.build(Job(nn.Linear(1, 1), loss=nn.MSELoss()), Plan(), Place())
+    replica = TorchAdapter().build_replica(Job(nn.Linear(1, 1), loss=nn.MSELoss()), Plan(), Place())
     assert isinstance(replica, Replica)
 
 
@@ -63,17 +63,23 @@ def test_lower_refuses_what_is_not_built():
     assert [path for path, _ in refused] == ["mesh.stage"]
 
 
-@pytest.mark.parametrize("target", ["ipu", "ipu-emulated"])
-def test_ipu_targets_cannot_be_built_for(target):
-    adapter = create()
-    with pytest.raises(CapabilityError, match=target):
-        adapter.build(Job(nn.Linear(1, 1), loss=nn.MSELoss()), Plan(target=target), Place())
+def test_an_ipu_needs_the_wheel_of_the_sdk():
+    job = Job(nn.Linear(1, 1), loss=nn.MSELoss())
+    with pytest.raises(AdapterLoadError, match="poptorch cannot be imported"):
+        create().build(job, Plan(target="ipu"), Place())
+
+
+def test_the_emulated_device_is_the_last_target():
+    assert create().targets()[-1] == "ipu-emulated"
+    assert "ipu" not in create().targets()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a device")
 def test_cuda_without_a_device_is_refused():
     with pytest.raises(CapabilityError, match="no CUDA device"):
-        create().build(Job(nn.Linear(1, 1), loss=nn.MSELoss()), Plan(target="cuda"), Place())
+        TorchAdapter().build_replica(
+            Job(nn.Linear(1, 1), loss=nn.MSELoss()), Plan(target="cuda"), Place()
+        )
 
 
 def test_scope_makes_the_same_weights_for_one_seed():
@@ -96,18 +102,18 @@ def test_denominators_are_told_in_words():
 def test_sync_batch_norm_is_refused_with_several_replicas():
     model = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))
     job = Job(model, loss=nn.MSELoss())
-    create().build(job, Plan(), Place())
+    TorchAdapter().build_replica(job, Plan(), Place())
     with pytest.raises(ConfigError, match="'1' is a SyncBatchNorm"):
-        create().build(job, Plan(), Place(num_replicas=2))
+        TorchAdapter().build_replica(job, Plan(), Place(num_replicas=2))
 
 
 def test_layers_that_see_the_micro_batch_are_named():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.1), nn.Dropout(0.2))
-    notes = TorchAdapter().build(Job(model, loss=nn.MSELoss()), Plan(), Place()).notes
+    notes = TorchAdapter().build_replica(Job(model, loss=nn.MSELoss()), Plan(), Place()).notes
     assert len(notes) == 2
     assert "'1'" in notes[0]
     assert "'2' and 1 more" in notes[1]
-    plain = TorchAdapter().build(Job(nn.Linear(1, 1), loss=nn.MSELoss()), Plan(), Place())
+    plain = TorchAdapter().build_replica(Job(nn.Linear(1, 1), loss=nn.MSELoss()), Plan(), Place())
     assert plain.notes == ()
 
 
@@ -116,7 +122,7 @@ def test_a_wrapped_model_is_refused():
         """Stands in for torch's, which asks for devices."""
 
     with pytest.raises(ConfigError, match=r"model\.module"):
-        create().build(Job(DataParallel(), loss=nn.MSELoss()), Plan(), Place())
+        TorchAdapter().build_replica(Job(DataParallel(), loss=nn.MSELoss()), Plan(), Place())
 
 
 def test_building_runs_no_forward():
@@ -124,4 +130,4 @@ def test_building_runs_no_forward():
         def forward(self, input):  # noqa: A002 torch's name
             raise AssertionError(input)
 
-    create().build(Job(Never(1, 1), optim.SGD(0.1), nn.MSELoss()), Plan(), Place())
+    TorchAdapter().build_replica(Job(Never(1, 1), optim.SGD(0.1), nn.MSELoss()), Plan(), Place())

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 import unified_ipu_numpy as sample
-from unified_ipu.adapter import Job, MicroBatch, Place, optim
-from unified_ipu.plan import Plan
+from unified_ipu.adapter import Job, MicroBatch, optim
 
 
 @pytest.mark.parametrize(
@@ -32,8 +31,8 @@ def test_l5_fifty_updates_agree_with_the_numpy_adapter(drive, settings, dtype, t
         weight=torch.tensor(class_weights, dtype=getattr(torch, dtype)), ignore_index=2
     )
     driver = drive([Job(ours, settings, loss)])
-    replica = sample.create().build(
-        Job(theirs, settings, sample.SoftmaxCrossEntropy("mean", class_weights, 2)), Plan(), Place()
+    replica = sample.NumpyReplica(
+        Job(theirs, settings, sample.SoftmaxCrossEntropy("mean", class_weights, 2))
     )
     rng = np.random.default_rng(0)
     for _ in range(50):

@@ -33,7 +33,7 @@ def test_gradients_lie_with_the_axes_of_the_slot_and_are_read_back_so(channels_l
     assert gradient is not None
     wanted = gradient.numpy()
     job = Job(model, optim.SGD(lr=1.0, momentum=0.5), nn.MSELoss(reduction="sum"))
-    replica = TorchAdapter().build(job, Plan(), Place(num_replicas=2))
+    replica = TorchAdapter().build_replica(job, Plan(), Place(num_replicas=2))
     bucket = np.zeros(64)
     shape = tuple(wanted.shape[axis] for axis in OIHW_TO_HWIO)
     assert shape == (2, 4, 2, 3)
@@ -60,7 +60,7 @@ def test_gradients_lie_with_the_axes_of_the_slot_and_are_read_back_so(channels_l
 def test_what_this_rank_did_not_use_counts_as_zero_and_moves_by_what_others_sent():
     model = conv()
     job = Job(model, optim.SGD(lr=1.0), nn.MSELoss())
-    replica = TorchAdapter().build(job, Plan(), Place(num_replicas=2))
+    replica = TorchAdapter().build_replica(job, Plan(), Place(num_replicas=2))
     bucket = np.full(48, np.nan)
     replica.bind([Slot("weight", 0, 0, (2, 4, 2, 3), OIHW_TO_HWIO)], [bucket])
     replica.begin_update()

@@ -1,0 +1,123 @@
+"""The half of a device's program that stays on the host: the user's model, optimizer and scores."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Dict, List, Mapping
+
+import torch
+
+from unified_ipu.adapter import Metric, MicroBatch, Tree
+from unified_ipu.errors import CapabilityError, ConfigError
+from unified_ipu_torch.batches import Batch, call_model, read_batch, to_numpy
+from unified_ipu_torch.errors import NAME
+from unified_ipu_torch.evaluation import evaluation_mode
+from unified_ipu_torch.ipu.modules import inputs
+from unified_ipu_torch.ipu.random_layers import Drawing, refusal
+from unified_ipu_torch.objectives import ModelObjective, Objective, UserObjective
+from unified_ipu_torch.random_numbers import keyed_generators
+from unified_ipu_torch.replica import TorchReplica
+
+CPU = torch.device("cpu")
+
+
+class HostHalf(TorchReplica):
+    """Checks model, loss, optimizer and schedule as on hosts, and holds their state."""
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The user's."""
+        return self._model
+
+    @property
+    def objective(self) -> Objective:
+        """Of the program."""
+        return self._objective
+
+    @property
+    def optimizer(self) -> Any:
+        """Torch's own, or None."""
+        return self._optimizer
+
+    @property
+    def returns_loss(self) -> bool:
+        """Whether the model returns its loss."""
+        return isinstance(self._objective, ModelObjective)
+
+    @property
+    def is_scored_here(self) -> bool:
+        """Whether evaluation runs the objective, and with it the model, on the host."""
+        return isinstance(self._objective, UserObjective)
+
+    def trained(self) -> Dict[str, torch.nn.Parameter]:
+        """Trained parameters by their own names."""
+        driven = {id(parameter) for parameter in self._parameters}
+        return {n: p for n, p in self._model.named_parameters() if id(p) in driven}
+
+    def copied_model(self) -> torch.nn.Module:
+        """A copy of the model, of which only what is trained needs a gradient.
+
+        Raises:
+            ConfigError: If the model cannot be copied.
+        """
+        try:
+            made = copy.deepcopy(self._model)
+        except (RuntimeError, TypeError) as error:
+            raise ConfigError(
+                f"the model cannot be copied ({error}), but each program of a device has a copy: "
+                "keep tensors that are computed out of its attributes"
+            ) from error
+        trained = self.trained()
+        for name, parameter in made.named_parameters():
+            parameter.requires_grad_(name in trained)
+        return made
+
+    def look_at(self, micro: MicroBatch, *, may_draw: bool) -> Any:
+        """Run forward once on the host, changing nothing: outputs tell shapes.
+
+        Raises:
+            CapabilityError: If forward draws random numbers in training, and may not.
+        """
+        batch = self.batch_of(micro)
+        with keyed_generators(0, CPU), torch.no_grad():
+            if not may_draw:
+                drawing = Drawing()
+                model = copy.deepcopy(self._model).train()
+                with drawing:
+                    self._run(model, batch)
+                if drawing.operations:
+                    raise CapabilityError(NAME, refusal(f"forward ({drawing.operations[0]})"))
+            with evaluation_mode(self._model):
+                return self._run(self._model, batch)
+
+    def _run(self, model: torch.nn.Module, batch: Batch) -> Any:
+        if isinstance(self._objective, UserObjective):
+            return self._objective.function(model, batch.tree)
+        return call_model(model, inputs(batch.tree, returns_loss=self.returns_loss))
+
+    @staticmethod
+    def batch_of(micro: MicroBatch) -> Batch:
+        """The rows as tensors of the host."""
+        return read_batch(micro, CPU)
+
+    def score(
+        self, micro: MicroBatch, result: Any, metrics: Mapping[str, Metric]
+    ) -> Dict[str, Any]:
+        """As ``evaluate``, with outputs that a device has computed."""
+        if not self.is_scored_here:
+            self._inference = lambda *_, **__: result
+        try:
+            return self.evaluate(micro, metrics, seed=0)
+        finally:
+            self._inference = self._model
+
+    def outputs_of(self, result: Any) -> Tree:
+        """The model's outputs as numpy arrays, without its loss."""
+        if isinstance(self._objective, ModelObjective):
+            return to_numpy(self._objective.outputs(result))
+        return to_numpy(result)
+
+    def slots(self) -> Dict[str, Any]:
+        """Slots that exist, by name."""
+        names: List[str] = [spec.name for spec in self.tensors() if spec.role == "slot"]
+        return self.read(names)

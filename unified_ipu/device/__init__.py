@@ -17,7 +17,6 @@ from unified_ipu.device.fabric import (
 from unified_ipu.device.layout import CallShape as CallShape, Position as Position
 from unified_ipu.device.outputs import Outputs as Outputs, OutputSelection as OutputSelection
 from unified_ipu.device.pipeline import (
-    MOST_IPUS as MOST_IPUS,
     forward_stages as forward_stages,
     power_of_two as power_of_two,
     training_stages as training_stages,
@@ -32,7 +31,6 @@ from unified_ipu.device.signature import (
 from unified_ipu.device.weights import WeightCopies as WeightCopies
 
 __all__ = [
-    "MOST_IPUS",
     "Arithmetic",
     "CallShape",
     "Fabric",

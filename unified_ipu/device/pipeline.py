@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Sequence
 
-MOST_IPUS = 64
-"""Of one process."""
-
 
 def forward_stages(ipus: Sequence[int]) -> int:
     """F, counted as the changes of IPU along the blocks in the order of execution, plus one."""

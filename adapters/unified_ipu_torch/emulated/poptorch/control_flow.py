@@ -18,7 +18,7 @@ Body = Callable[..., Any]
 def _only_in_inference(name: str) -> None:
     run = current_run()
     if run is not None and run.training:
-        raise Error(f"poptorch.{name} is only supported in inference", "poptorch_cpp_error")
+        raise Error(f"poptorch.{name}() is only supported in inference", "poptorch_cpp_error")
 
 
 def for_loop(count: int, body: Body, inputs: List[torch.Tensor]) -> List[torch.Tensor]:

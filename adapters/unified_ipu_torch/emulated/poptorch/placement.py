@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, List
 
-from unified_ipu.device import MOST_IPUS, forward_stages, power_of_two, training_stages
+from unified_ipu.device import forward_stages, power_of_two, training_stages
 from unified_ipu_torch.emulated.poptorch.errors import Error
 from unified_ipu_torch.emulated.poptorch.log import logger
 from unified_ipu_torch.emulated.poptorch.strategies import PHASED, PIPELINED, Placement
 
 _CPP = "poptorch_cpp_error"
+MOST_IPUS = 64  # of one process
 
 
 class BlockSequence:

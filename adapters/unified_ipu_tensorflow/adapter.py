@@ -6,7 +6,17 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Tuple, Union
 
-from unified_ipu.adapter import Capability, Device, Job, Lowering, Place, Plan, Support
+from unified_ipu.adapter import (
+    Capability,
+    Device,
+    EjectRequest,
+    Job,
+    Lowering,
+    NativeText,
+    Place,
+    Plan,
+    Support,
+)
 from unified_ipu.errors import AdapterLoadError, CapabilityError, ConfigError
 from unified_ipu.plan import runs_whole_calls
 from unified_ipu_tensorflow.errors import NAME
@@ -137,6 +147,16 @@ class TensorflowAdapter:
         return TensorflowReplica(
             job, deterministic=plan.deterministic, compute=plan.precision.compute
         )
+
+    def eject(self, request: EjectRequest) -> NativeText:
+        """Write the lowering of a job as a plain script of Keras for IPU.
+
+        Raises:
+            CapabilityError: If something of the job cannot be written.
+        """
+        from unified_ipu_tensorflow.eject import eject
+
+        return eject(request)
 
     def denominator(self, loss: Any) -> Optional[str]:
         """How Keras's own ``loss`` divides its mean, or None if it is not Keras's."""

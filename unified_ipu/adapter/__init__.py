@@ -65,6 +65,7 @@ from unified_ipu.adapter.native_calls import (
     native_value as native_value,
 )
 from unified_ipu.adapter.native_text import (
+    assignment_text as assignment_text,
     call_text as call_text,
     expression_text as expression_text,
     literal as literal,
@@ -130,6 +131,7 @@ __all__ = [
     "Update",
     "apply_native_calls",
     "array_of",
+    "assignment_text",
     "available_adapters",
     "call_text",
     "canonical_tensors",

@@ -21,6 +21,7 @@ class EjectRequest:
             refuses by name what cannot be written as text.
         plan: Of the run.
         lowering: The plan as the SDK's own calls.
+        changes_rate: Whether the factor on the learning rate changes from call to call.
     """
 
     job: Job
@@ -29,6 +30,7 @@ class EjectRequest:
     write: Callable[[Any, str], str]
     plan: Plan
     lowering: Lowering
+    changes_rate: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from typing import Mapping, Optional, Sequence, Tuple
 
 from unified_ipu.adapter.contract import NativeCall
@@ -32,8 +34,18 @@ def literal(value: object) -> str:
 def native_code(value: object) -> str:
     """A value of a lowering as it is written: text that begins with ``=`` is code already."""
     if isinstance(value, str) and value.startswith("="):
-        return value[1:]
+        return _double_quoted(value[1:])
     return literal(value)
+
+
+def _double_quoted(code: str) -> str:
+    """Code with its texts as ``literal`` writes them."""
+    pieces, end = [], 0
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.STRING:
+            pieces += [code[end : token.start[1]], literal(ast.literal_eval(token.string))]
+            end = token.end[1]
+    return "".join([*pieces, code[end:]])
 
 
 def call_text(
@@ -104,8 +116,16 @@ def _parts(node: ast.expr, text: str) -> Optional[Tuple[str, Sequence[Tuple[str,
 
 def setting_text(call: NativeCall, *, indent: int) -> str:
     """One native call of a lowering, with the field that it comes from behind or above it."""
-    code = f"{call.name}({native_code(call.value)})"
-    line = f"{' ' * indent}{code}  # {call.field}"
+    return _with_field(call, "", f"{call.name}({native_code(call.value)})", indent)
+
+
+def assignment_text(call: NativeCall, *, indent: int) -> str:
+    """The same, of an SDK where a setting is an attribute."""
+    return _with_field(call, f"{call.name} = ", native_code(call.value), indent)
+
+
+def _with_field(call: NativeCall, prefix: str, code: str, indent: int) -> str:
+    line = f"{' ' * indent}{prefix}{code}  # {call.field}"
     if len(line) <= LINE:
         return line
-    return f"{' ' * indent}# {call.field}\n{expression_text('', code, indent=indent)}"
+    return f"{' ' * indent}# {call.field}\n{expression_text(prefix, code, indent=indent)}"

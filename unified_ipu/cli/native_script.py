@@ -79,6 +79,9 @@ def native_script(
         write=writer.write,
         plan=recorded.plan,
         lowering=lowering,
+        changes_rate=(
+            recorded.program.schedule is not None or recorded.plan.update.warmup_updates > 0
+        ),
     )
     for name in ("objective", "weight", "trainable", "names"):
         if getattr(job, name) is not None:

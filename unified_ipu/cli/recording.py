@@ -76,10 +76,11 @@ class RecordingSession:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """As ``Session.scope``."""
+        """As ``Session.scope`` on a host: there is no device to build models on."""
+        plan = self.plan.replace({"target": "cpu"})
         with ExitStack() as stack:
             for adapter in _adapters():
-                stack.enter_context(adapter.scope(self.plan, self.place))
+                stack.enter_context(adapter.scope(plan, self.place))
             yield
 
     @contextmanager

@@ -105,18 +105,16 @@ def calls_of(data, epoch):
 
     The device adds gradients over micro-batches and replicas and divides nothing, so each row's
     loss is multiplied with its coefficient: {meaning}. An update
-    whose W is 0 is not fed; those behind it move up.
+    whose W is 0 is not fed: its call is that much shorter.
     """
-    waiting = []
-    for inputs, targets, counts in data.updates_of(epoch):
+    fed = []
+    for number, (inputs, targets, counts) in enumerate(data.updates_of(epoch), start=1):
         weight = (units_of(targets) * counts).sum()
         if weight > 0.0:
-            waiting.append((inputs, targets, ({coefficient}).astype(np.float32)))
-        if len(waiting) == UPDATES_PER_CALL:
-            yield tuple(np.concatenate(parts) for parts in zip(*waiting))
-            waiting = []
-    if waiting:
-        yield tuple(np.concatenate(parts) for parts in zip(*waiting))
+            fed.append((inputs, targets, ({coefficient}).astype(np.float32)))
+        if fed and (number % UPDATES_PER_CALL == 0 or number == UPDATES):
+            yield tuple(np.concatenate(parts) for parts in zip(*fed))
+            fed = []
 '''
 
 

@@ -170,9 +170,15 @@ def test_without_division_rows_count_once_and_padding_not():
     assert coefficients.tolist() == [1.0, 1.0, 1.0, 0.0]
 
 
-def test_an_update_of_weight_zero_is_not_fed_and_those_behind_it_move_up():
+def test_an_update_of_weight_zero_is_not_fed_and_its_call_is_shorter():
     names = script(10, shuffle=False, whole=2, micro=2, per_call=2)
-    calls = list(names["calls_of"](Rows(names, ignored=[2, 3]), 0))
-    assert [inputs.tolist() for inputs, _, _ in calls] == [[0, 1, 4, 5], [6, 7, 8, 9]]
-    calls = list(names["calls_of"](Rows(names), 0))
-    assert [len(inputs) for inputs, _, _ in calls] == [4, 4, 2]
+
+    def fed(*ignored):
+        calls = names["calls_of"](Rows(names, ignored), 0)
+        return [inputs.tolist() for inputs, _, _ in calls]
+
+    assert fed() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert fed(2, 3) == [[0, 1], [4, 5, 6, 7], [8, 9]]
+    assert fed(4, 5, 6, 7) == [[0, 1, 2, 3], [8, 9]]
+    assert fed(8, 9) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert fed(6, 7, 8, 9) == [[0, 1, 2, 3], [4, 5]]

@@ -1,0 +1,205 @@
+"""The lowering as a plain script of Keras for IPU: it trains as the host does; refusals by name."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import runpy
+import subprocess
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from unified_ipu.cli.main import main
+from unified_ipu_tensorflow.emulated import ipu
+
+pytestmark = pytest.mark.timeout(120)
+
+MODULE = """
+import keras
+
+def network(width, penalty=None):
+    dense = keras.layers.Dense(width, activation="tanh", kernel_regularizer=penalty)
+    return keras.Sequential([keras.Input((3,)), dense, keras.layers.Dense(2)])
+
+def shapeless():
+    return keras.Sequential([keras.layers.Dense(2)])
+"""
+
+SCRIPT = """
+import keras
+import numpy as np
+import unified_ipu as ui
+from net_of_{tag} import network, shapeless
+
+def main():
+    with ui.Session() as session:
+        with session.scope():
+            model = {model}
+        rows = np.sin(np.arange(90, dtype=np.float32)).reshape(30, 3)
+        train = session.loader(ui.data.arrays(rows, {targets}))
+        program = session.compile(
+            model, loss={loss}, optimizer={optimizer}, {more}
+        )
+        program.fit(train, epochs=2)
+        np.savez("{folder}/host.npz", *model.get_weights())
+
+main()
+"""
+
+HOST = ["batch.global_batch_size=8", "batch.micro_batch_size=2", "batch.updates_per_call=3"]
+DEVICE = ["batch.remainder=pad", "ipu.replicas_per_process=2"]
+SPARSE = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
+ONE_HOT = "np.eye(2, dtype=np.float32)[np.arange(30) % 2]"
+
+
+def words(settings):
+    return [word for each in settings for word in ("--set", each)]
+
+
+@pytest.fixture
+def lowered(tmp_path, monkeypatch):
+    """Lower a small script; returns the new script, or the status of the command."""
+    tag = tmp_path.name.replace("-", "_")
+    (tmp_path / f"net_of_{tag}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def lower(settings=(), **parts):
+        given = {"model": "network(5)", "targets": "np.arange(30) % 2", "loss": SPARSE, "more": ""}
+        given["optimizer"] = "keras.optimizers.SGD(0.1)"
+        text = SCRIPT.format(tag=tag, folder=tmp_path, **{**given, **parts})
+        (tmp_path / "train.py").write_text(text)
+        both = words([*HOST, *DEVICE, *settings])
+        status = main(["lower", "--write", "native.py", *both, "train.py"])
+        return (tmp_path / "native.py") if status == 0 else status
+
+    return lower
+
+
+def trained_on_the_host(folder, settings, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", *words([*HOST, "mesh.data=1", *settings])])
+    runpy.run_path(str(folder / "train.py"), run_name="__main__")
+    with np.load(folder / "host.npz") as saved:
+        return [saved[name] for name in saved]
+
+
+def trained_on_the_device(path, monkeypatch):
+    """Run a written script as ``run --emulate`` does, with our packages out of its reach."""
+    monkeypatch.setattr(sys.modules["tensorflow.python"], "ipu", ipu, raising=False)
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_native", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with monkeypatch.context() as blocked:
+        blocked.setitem(sys.modules, "unified_ipu", None)
+        spec.loader.exec_module(module)
+    script: Any = module
+    device = script.Device()
+    script.Device = lambda: device
+    script.main()
+    assert (path.parent / "native.weights.h5").exists()
+    found = device.model.get_weights()
+    keras.backend.clear_session()
+    return found
+
+
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)  # saving, in Keras
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        (
+            [],
+            {
+                "optimizer": "keras.optimizers.SGD("
+                "keras.optimizers.schedules.CosineDecay(0.2, 20), momentum=0.5)"
+            },
+        ),
+        (
+            ["update.clip_norm=0.05", "update.warmup_updates=4"],
+            {
+                "optimizer": "ui.optim.SGD(lr=0.5)",
+                "loss": "ui.losses.mean_squared_error()",
+                "targets": ONE_HOT,
+                "more": "schedule=lambda update: 1.0 - update / 16",
+            },
+        ),
+        (
+            ["update.reduction=sum"],
+            {
+                "optimizer": "keras.optimizers.Adam(0.01)",
+                "loss": "keras.losses.BinaryCrossentropy(from_logits=True)",
+                "targets": ONE_HOT,
+            },
+        ),
+    ],
+    ids=["sgd-schedule", "clip-warm-up", "adam-sum"],
+)
+def test_l5_the_written_script_trains_as_the_host_does(
+    tmp_path, lowered, monkeypatch, settings, parts
+):
+    path = lowered(settings, **parts)
+    found = trained_on_the_device(path, monkeypatch)
+    expected = trained_on_the_host(tmp_path, settings, monkeypatch)
+    apart = np.sqrt(sum(float(((a - b) ** 2).sum()) for a, b in zip(found, expected)))
+    whole = np.sqrt(sum(float((b**2).sum()) for b in expected))
+    assert len(found) == len(expected) == 4
+    assert apart < 1e-5 * whole
+
+
+def test_the_script_is_formatted_and_imports_nothing_of_ours(lowered):
+    path = lowered()
+    text = path.read_text()
+    imported = {
+        name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in [getattr(node, "module", None) or node.names[0].name]
+    }
+    assert not [name for name in imported if name.startswith("unified_ipu")]
+    for line in (
+        "config.auto_select_ipus = 2  # ipu.replicas_per_process, ipu.ipus_per_replica",
+        "gradient_accumulation_steps_per_replica=2,",
+        'gradient_accumulation_reduction_method="sum",',
+        "model.compile(optimizer, loss, steps_per_execution=6)",
+        "dataset = dataset.batch(2, drop_remainder=True)  # batch.micro_batch_size",
+        "self.optimizer.learning_rate.assign(rate)  # update.lr_scaling",
+    ):
+        assert line in text
+    for width in ("88", "100"):
+        command = [sys.executable, "-m", "ruff", "format", "--isolated", "--check"]
+        done = subprocess.run(
+            [*command, "--line-length", width, str(path)], capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts", "message"),
+    [
+        ([], {"optimizer": "None"}, "compile got no optimizer"),
+        ([], {"optimizer": "keras.optimizers.AdamW(0.1)"}, "which TensorFlow 2.6 has not"),
+        ([], {"optimizer": "ui.optim.Adam(lr=0.1)"}, "or not with this arithmetic"),
+        ([], {"optimizer": "keras.optimizers.SGD(0.1, clipnorm=1.0)"}, "SGD(clipnorm=) is not"),
+        (
+            ["update.warmup_updates=3"],
+            {"optimizer": "ui.optim.SGD(lr=0.1, momentum=0.5)"},
+            "has the rate in its velocity",
+        ),
+        ([], {"loss": "keras.losses.CosineSimilarity()"}, "loss= is a CosineSimilarity; those"),
+        ([], {"loss": "lambda outputs, targets: 0.0"}, "loss= is a function"),
+        ([], {"model": "shapeless()"}, "the model has no weights yet"),
+        ([], {"model": 'network(5, penalty="l2")'}, "adds model.losses in every micro-batch"),
+        ([], {"model": "network(5); model.layers[0].bias.assign([1.0] * 5)"}, "it was changed"),
+        (["precision.loss_scale=8.0"], {}, "a transformer of gradients, which is not written"),
+        (["compile.cache_dir=/x"], {}, "are read when TensorFlow starts, which is not written"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_by_name(lowered, capsys, settings, parts, message):
+    assert lowered(settings, **parts) == 1
+    assert message in capsys.readouterr().err

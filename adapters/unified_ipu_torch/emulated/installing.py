@@ -5,9 +5,8 @@ Never done by an import: a program that has the real SDK must not get the emulat
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Dict, Optional
 
@@ -81,10 +80,10 @@ def install_poptorch() -> ModuleType:
 
 def uninstall() -> None:
     """Take out what ``install`` put in."""
-    for name in [
-        name for name in sys.modules if name.split(".")[0] in {"poptorch", "popdist", "popart"}
-    ]:
-        del sys.modules[name]
+    top = ("poptorch", "popdist", "popart")
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in top and module.__name__.startswith(__package__ or ""):
+            del sys.modules[name]
     if _Missing in sys.meta_path:
         sys.meta_path.remove(_Missing)
 
@@ -100,8 +99,8 @@ def refuse_real_sdk() -> None:
     Raises:
         ConfigError: If ``poptorch`` can be imported, or was.
     """
-    found = "poptorch" in sys.modules or importlib.util.find_spec("poptorch") is not None
-    if found:
+    # Looks at files only: whoever offers the emulation under this name is asked by the import.
+    if "poptorch" in sys.modules or PathFinder.find_spec("poptorch") is not None:
         raise ConfigError(
             "a real poptorch can be imported here; run the script without --emulate, or in an "
             "environment without the Poplar SDK"

@@ -105,9 +105,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._options
 
     def terminate(self) -> None:
-        """Stop reading ahead."""
+        """Stop reading ahead, and workers that read for it."""
         if self._accessor is not None:
             self._accessor.terminate()
+            self._iterator = None
 
     def __del__(self) -> None:
         if "_accessor" in self.__dict__:

@@ -231,6 +231,8 @@ def _thaw(frozen: Attributes) -> Attributes:
     for name, value in frozen.items():
         if isinstance(value, torch.Tensor):
             found[name] = value.clone() if not value.requires_grad else value
+        elif type(value) in {list, dict, set} and not name.startswith("_"):
+            found[name] = copy.copy(value)
     return found
 
 

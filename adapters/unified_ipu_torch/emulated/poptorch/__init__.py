@@ -17,6 +17,7 @@ from unified_ipu_torch.emulated.poptorch import (
 from unified_ipu_torch.emulated.poptorch.accessor import (
     AsynchronousDataAccessor as AsynchronousDataAccessor,
 )
+from unified_ipu_torch.emulated.poptorch.attribute import Attribute as Attribute
 from unified_ipu_torch.emulated.poptorch.blocks import (
     BeginBlock as BeginBlock,
     Block as Block,

@@ -255,6 +255,7 @@ class Options(OptionsDict):
             f"expected a poptorch.SyncPattern, got {sync_pattern!r}",
         )
         self.set(sync_pattern=sync_pattern.value)
+        note_once("syncPattern", HARDWARE_ONLY)
         return self
 
     def useIpuModel(self, use_model: bool) -> Options:
@@ -320,11 +321,13 @@ class Options(OptionsDict):
     def logDir(self, log_dir: str) -> Options:
         """Set where logs go."""
         self.set(log_dir=log_dir)
+        note_once("logDir", HARDWARE_ONLY)
         return self
 
     def maxRepeatLogs(self, max_lines: Optional[int]) -> Options:
         """Set how often a line may be logged; None: no limit."""
         self.set(max_repeat_logs=_NO_LIMIT if max_lines is None else max_lines)
+        note_once("maxRepeatLogs", HARDWARE_ONLY)
         return self
 
     def modelName(self, name: str) -> Options:
@@ -341,24 +344,28 @@ class Options(OptionsDict):
         """Show how far compilation is; here there is none to show."""
         self.checkIsFrozen()
         self._show_compilation_progress_bar = show
+        note_once("showCompilationProgressBar", HARDWARE_ONLY)
         return self
 
     def sourceLocationExcludes(self, excludes: List[str]) -> Options:
         """Leave files out of debug information."""
         self.checkIsFrozen()
         self._source_location_excludes = list(excludes)
+        note_once("sourceLocationExcludes", HARDWARE_ONLY)
         return self
 
     def appendToLocationExcludes(self, *excludes: str) -> Options:
         """Leave more files out of debug information."""
         self.checkIsFrozen()
         self._source_location_excludes.extend(excludes)
+        note_once("appendToLocationExcludes", HARDWARE_ONLY)
         return self
 
     def disableModuleNamescope(self) -> Options:
         """Leave module names out of tensor names."""
         self.checkIsFrozen()
         self._module_namescope_enabled = False
+        note_once("disableModuleNamescope", HARDWARE_ONLY)
         return self
 
     def clone(self) -> Options:

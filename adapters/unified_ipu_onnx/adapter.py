@@ -62,6 +62,23 @@ class OnnxAdapter:
         hosts = [target for target in self._torch.targets() if target not in _DEVICES]
         return (*hosts, *(["ipu"] if has_popart() else []), "ipu-emulated")
 
+    def facts(self) -> Mapping[str, str]:
+        """Which packages read, train and evaluate ONNX files here, for the doctor.
+
+        Raises:
+            AdapterLoadError: If onnx or torch is not installed.
+        """
+        onnx = _import_onnx()
+        facts = {"onnx": f"{onnx.__version__} (opset {onnx.defs.onnx_opset_version()})"}
+        try:
+            import onnxruntime
+        except ImportError:
+            facts["onnxruntime"] = "not installed, torch evaluates"
+        else:
+            providers = " ".join(onnxruntime.get_available_providers())
+            facts["onnxruntime"] = f"{onnxruntime.__version__} ({providers})"
+        return {**facts, "torch": self._torch.facts()["torch"]}
+
     def seed(self, seed: int) -> None:
         """Seed torch's generators, if torch is imported already."""
         self._torch.seed(seed)
@@ -191,11 +208,12 @@ def _check_lowered(lowering: Lowering) -> None:
         raise CapabilityError(NAME, "; ".join(f"{path}: {why}" for path, why in lowering.refused))
 
 
-def _import_onnx() -> None:
+def _import_onnx() -> Any:
     import_before_onnx()
     try:
-        import onnx  # noqa: F401  here, where its absence can be explained
+        import onnx
     except ImportError as error:
         raise AdapterLoadError(
             NAME, "onnx cannot be imported; install it with: pip install 'unified-ipu[onnx]'"
         ) from error
+    return onnx

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 
 import numpy as np
 import onnx
@@ -39,6 +40,16 @@ def test_creating_it_and_asking_it_imports_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_doctor_is_told_which_packages_read_train_and_evaluate(monkeypatch):
+    facts = create().facts()
+    assert facts["onnx"] == f"{metadata.version('onnx')} (opset {onnx.defs.onnx_opset_version()})"
+    assert facts["onnxruntime"].startswith(f"{metadata.version('onnxruntime')} (")
+    assert "CPUExecutionProvider" in facts["onnxruntime"]
+    assert facts["torch"] == torch.__version__
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert create().facts()["onnxruntime"] == "not installed, torch evaluates"
 
 
 def test_it_accepts_models_and_paths_of_them(tmp_path):

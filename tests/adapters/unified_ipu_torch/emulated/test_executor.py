@@ -197,7 +197,7 @@ def test_a_model_is_wrapped_for_training_once_until_it_is_destroyed():
     model = Net()
     executor = poptorch.trainingModel(model, optimizer=sgd(model))
     assert type(model).__name__ == "PoptorchNet"
-    with pytest.raises(RuntimeError, match="already been wrapped in 'poptorch.trainingModel'"):
+    with pytest.raises(RuntimeError, match=r"already been wrapped in 'poptorch.trainingModel'"):
         poptorch.trainingModel(model)
     executor(X, TARGET)
     executor.destroy()
@@ -217,7 +217,7 @@ def test_calls_after_compilation_take_the_same_shapes_and_types_only():
     executor(X)
     with pytest.raises(poptorch.Error, match=r"Shape mismatch for x: expected .*4, 2.*3, 2"):
         executor(torch.ones(3, 2))
-    with pytest.raises(poptorch.Error, match="expected torch.float32 but got torch.int64"):
+    with pytest.raises(poptorch.Error, match=r"expected torch.float32 but got torch.int64"):
         executor(torch.ones(4, 2, dtype=torch.int64))
     with pytest.raises(poptorch.Error, match="Type mismatch for target"):
         executor(X, TARGET)
@@ -233,7 +233,7 @@ def test_options_are_frozen_by_a_model_and_its_clone_is_not():
 
 
 def test_wrong_arguments_of_the_constructors_are_refused():
-    with pytest.raises(poptorch.Error, match="Expected poptorch.Options"):
+    with pytest.raises(poptorch.Error, match=r"Expected poptorch.Options"):
         poptorch.inferenceModel(Net(), {"device_iterations": 2})
     model = Net()
     stranger = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)

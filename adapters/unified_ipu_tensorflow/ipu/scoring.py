@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Dict, Mapping, Tuple
 
+import numpy as np
 import tensorflow as tf
 
 from unified_ipu.adapter import Job, Metric, MicroBatch
@@ -33,6 +35,7 @@ class Scoring:
             result: Outputs of the model for it, numpy arrays.
             metrics: As for ``Replica.evaluate``.
         """
+        micro, result = _without_padding(micro, result)
         batch = read_batch(micro, dtype=input_dtype(self._model))
         outputs = map_tree(result, tf.constant)
         pairs: Dict[str, Tuple[float, float]] = {"loss": (0.0, 0.0)}
@@ -52,6 +55,21 @@ class Scoring:
     def _penalty(self) -> float:
         """Terms that depend on weights alone; there are no others on a device."""
         return float(sum(float(term) for term in self._model.losses))
+
+
+def _without_padding(micro: MicroBatch, result: Any) -> Tuple[MicroBatch, Any]:
+    """The rows that count alone: on the host shapes are free, so any loss can leave them out."""
+    if micro.sample_weight is None:
+        return micro, result
+    keep = np.asarray(micro.sample_weight) != 0
+
+    def cut(leaf: Any) -> Any:
+        has_rows = leaf.ndim > 0 and leaf.shape[0] == micro.rows
+        return leaf[keep] if has_rows else leaf
+
+    tree = map_tree(micro.tree, cut)
+    rows = int(keep.sum())
+    return replace(micro, tree=tree, rows=rows, sample_weight=None), map_tree(result, cut)
 
 
 class _Answer:

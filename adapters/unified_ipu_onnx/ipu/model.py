@@ -7,12 +7,13 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import numpy as np
 import onnx
 import torch
-from onnx import ModelProto, TensorProto, helper, shape_inference, version_converter
+from onnx import ModelProto, TensorProto, helper, shape_inference
 
 from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu_onnx.errors import NAME
+from unified_ipu_onnx.ipu.opsets import to_older
 from unified_ipu_onnx.popart_operators import GRAPHCORE, IMPLEMENTED, NEWEST_OPSET
-from unified_ipu_onnx.reading import LoadedModel, opsets_of, plain_domain, real_inputs
+from unified_ipu_onnx.reading import LoadedModel, plain_domain, real_inputs
 from unified_ipu_onnx.values import put_values
 
 _IR_VERSION = 4  # initializers need not be inputs, and PopART reads it
@@ -49,7 +50,7 @@ class DeviceModel:
         self._proto, was_converted = _converted(source)
         self.notes: Tuple[str, ...] = ()
         if was_converted:
-            self.notes = (f"the model is converted to operator set {NEWEST_OPSET} for PopART",)
+            self.notes = (f"the model is read as one of operator set {NEWEST_OPSET} for PopART",)
         _check(self._proto)
         graph = self._proto.graph
         inputs = real_inputs(graph)
@@ -116,31 +117,9 @@ def _converted(source: LoadedModel) -> Tuple[ModelProto, bool]:
     copy.CopyFrom(source.proto)
     if source.base_dir is not None:
         onnx.external_data_helper.load_external_data_for_model(copy, str(source.base_dir))
-    version = opsets_of(copy.opset_import).get("", 1)
-    newer = version > NEWEST_OPSET
-    if newer:
-        copy = _older(copy, version)
-    copy.ir_version = _IR_VERSION
-    return copy, newer
-
-
-def _older(proto: ModelProto, version: int) -> ModelProto:
-    names = {tensor.name for tensor in proto.graph.initializer}
-    advice = f"export the model with operator set {NEWEST_OPSET} (opset_version={NEWEST_OPSET})"
-    try:
-        found: ModelProto = version_converter.convert_version(proto, NEWEST_OPSET)
-    except (RuntimeError, ValueError, IndexError) as error:
-        first = str(error).strip().splitlines()[-1:]
-        raise CapabilityError(
-            NAME,
-            f"PopART reads operator sets up to {NEWEST_OPSET}, the model has {version} and cannot "
-            f"be converted ({''.join(first)}); {advice}",
-        ) from error
-    if {tensor.name for tensor in found.graph.initializer} < names:
-        raise CapabilityError(
-            NAME, f"converting the model to operator set {NEWEST_OPSET} loses weights; {advice}"
-        )
-    return found
+    found = to_older(copy)
+    found.ir_version = _IR_VERSION
+    return found, found is not copy
 
 
 def _check(proto: ModelProto) -> None:

@@ -130,7 +130,7 @@ class Program:
 
     def send(self, weights: Arrays) -> None:
         """Bring weights and state to the device."""
-        arrays = {name: np.ascontiguousarray(value) for name, value in weights.items()}
+        arrays = {name: np.array(value, order="C") for name, value in weights.items()}
         self._session.writeWeights(self._sdk.PyWeightsIO(arrays))
         self._session.weightsFromHost()
 

@@ -108,7 +108,8 @@ class Program:
         for name in self._of:
             if name in tensors and tensors[name].dtype.is_floating_point:
                 tensors[name].requires_grad_()
-        torch.manual_seed(seed)
+        if self.module.drawing:
+            torch.manual_seed(seed)
         wanted = [*self._values, *self._of, *filter(None, [self.loss])]
         try:
             with torch.set_grad_enabled(self.loss is not None):

@@ -6,6 +6,7 @@ import copy
 import datetime as dt
 import io
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -233,8 +234,9 @@ def test_options_are_frozen_by_a_model_and_its_clone_is_not():
 
 
 def test_wrong_arguments_of_the_constructors_are_refused():
+    no_options: Any = {"device_iterations": 2}
     with pytest.raises(poptorch.Error, match=r"Expected poptorch.Options"):
-        poptorch.inferenceModel(Net(), {"device_iterations": 2})
+        poptorch.inferenceModel(Net(), no_options)
     model = Net()
     stranger = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)
     executor = poptorch.trainingModel(model, optimizer=stranger)

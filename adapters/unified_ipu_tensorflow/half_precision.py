@@ -28,20 +28,22 @@ def dtype_policy(compute: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if compute != "float32":
-            for keras in _generations():
-                policies = keras.mixed_precision
+            for policies in _generations():
                 stack.callback(policies.set_global_policy, policies.global_policy())
                 policies.set_global_policy(f"mixed_{compute}")
         yield
 
 
 def _generations() -> List[Any]:
-    found = [tf.keras]
+    """Modules that hold a global policy; TensorFlow's own Keras first."""
+    found = [tf.keras.mixed_precision]
     for name in PACKAGES:
-        module = sys.modules.get(name)
-        # Keras 3 may run on another framework, whose adapter has rules of its own.
-        if module is not None and _runs_on_tensorflow(module):
-            found.append(module)
+        keras = sys.modules.get(name)
+        policies = getattr(keras, "mixed_precision", None)
+        # Keras 3 may run on another framework, whose adapter has rules of its own; the package
+        # behind TensorFlow 2.6 shares the policy of tf.keras, and has no name for it.
+        if hasattr(policies, "set_global_policy") and _runs_on_tensorflow(keras):
+            found.append(policies)
     return found
 
 

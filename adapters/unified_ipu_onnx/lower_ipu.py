@@ -10,10 +10,17 @@ Source: PopART of SDK 3.4, ``willow/include/popart/{sessionoptions,dataflow,adam
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, List, Tuple
 
 from unified_ipu.adapter import DeviceCall, Lowering, NativeCall, Plan
-from unified_ipu.plan import DeviceBatch, device_batch, notes_on_random_layers, power_of_two_refusal
+from unified_ipu.plan import (
+    DeviceBatch,
+    device_batch,
+    device_fields,
+    notes_on_random_layers,
+    notes_on_updates,
+    power_of_two_refusal,
+)
 from unified_ipu_onnx.errors import NAME
 
 TRAINING, INFERENCE = "training", "inference"
@@ -21,59 +28,44 @@ NEWEST_OPSET = 11
 ORDER = "update, then micro-batch of a replica, then replica, then row"
 
 CORE = "the loop around the device"
-HOST = "processes of the host"
 _LEVEL = 2  # the plan's default
 
-FIELDS: Dict[str, str] = {
-    "target": CORE,
-    "seed": "session.setRandomSeed",
-    "deterministic": "note",
-    "mesh.data": "opts.globalReplicationFactor",
-    "mesh.stage": "opts.enablePipelining",
-    "batch.global_batch_size": "opts.accumulationFactor",
-    "batch.micro_batch_size": "rows of the model's input",
-    "batch.accumulation_per_replica": "opts.accumulationFactor",
-    "batch.updates_per_call": "popart.DataFlow",
-    "batch.remainder": CORE,
-    "update.reduction": "coefficients",
-    "update.lr_scaling": "session.updateOptimizerFromHost",
-    "update.warmup_updates": "session.updateOptimizerFromHost",
-    "update.base_global_batch_size": "session.updateOptimizerFromHost",
-    "update.clip_norm": "popart.ClipNormSettings",
-    "precision.compute": "popart.GraphTransformer.convertFloatsToHalfs",
-    "precision.reduce": "optimizer accumType",
-    "precision.loss_scale": "optimizer lossScaling",
-    "comms.transport": HOST,
-    "comms.algorithm": HOST,
-    "comms.bucket_bytes": HOST,
-    "comms.compression": "refused",
-    "comms.overlap": HOST,
-    "comms.stall_report_seconds": HOST,
-    "comms.timeout_seconds": HOST,
-    "pipeline.schedule": "opts.enablePipelining",
-    "pipeline.split": "opts.virtualGraphMode",
-    "data.shuffle": CORE,
-    "data.isolate": CORE,
-    "data.workers": CORE,
-    "data.python": CORE,
-    "compile.cache_dir": "opts.cachePath",
-    "compile.optimization_level": "refused",
-    "ipu.ipus_per_replica": "DeviceManager.acquireAvailableDevice",
-    "ipu.replicas_per_process": "opts.replicatedGraphCount",
-    "ipu.partials_type": "opts.partialsTypeMatMuls, opts.convolutionOptions",
-    "ipu.stochastic_rounding": "opts.enableStochasticRounding",
-    "ipu.available_memory_proportion": "node attribute __available_memory",
-    "ipu.weights": "opts.weightTensorLocationSettings",
-    "ipu.optimizer_state": "opts.optimizerStateTensorLocationSettings",
-    "ipu.activations": "opts.activationTensorLocationSettings",
-    "ipu.accumulators": "opts.accumulatorTensorLocationSettings",
-    "ipu.replicated_tensor_sharding": "opts.optimizerStateTensorLocationSettings",
-    "ipu.prefetch_depth": "opts.defaultBufferingDepth",
-    "ipu.io_tiles": "opts.numIOTiles",
-    "ipu.synthetic_data": "opts.syntheticDataMode",
-    "ipu.offline_compile": "DeviceManager.createOfflineIPUDevice",
-    "ipu.random_layers": "note",
-}
+FIELDS = device_fields(
+    {
+        "seed": "session.setRandomSeed",
+        "mesh.data": "opts.globalReplicationFactor",
+        "mesh.stage": "opts.enablePipelining",
+        "batch.global_batch_size": "opts.accumulationFactor",
+        "batch.micro_batch_size": "rows of the model's input",
+        "batch.accumulation_per_replica": "opts.accumulationFactor",
+        "batch.updates_per_call": "popart.DataFlow",
+        "update.lr_scaling": "session.updateOptimizerFromHost",
+        "update.warmup_updates": "session.updateOptimizerFromHost",
+        "update.base_global_batch_size": "session.updateOptimizerFromHost",
+        "update.clip_norm": "popart.ClipNormSettings",
+        "precision.compute": "popart.GraphTransformer.convertFloatsToHalfs",
+        "precision.reduce": "optimizer accumType",
+        "precision.loss_scale": "optimizer lossScaling",
+        "pipeline.schedule": "opts.enablePipelining",
+        "pipeline.split": "opts.virtualGraphMode",
+        "compile.cache_dir": "opts.cachePath",
+        "ipu.ipus_per_replica": "DeviceManager.acquireAvailableDevice",
+        "ipu.replicas_per_process": "opts.replicatedGraphCount",
+        "ipu.partials_type": "opts.partialsTypeMatMuls, opts.convolutionOptions",
+        "ipu.stochastic_rounding": "opts.enableStochasticRounding",
+        "ipu.available_memory_proportion": "node attribute __available_memory",
+        "ipu.weights": "opts.weightTensorLocationSettings",
+        "ipu.optimizer_state": "opts.optimizerStateTensorLocationSettings",
+        "ipu.activations": "opts.activationTensorLocationSettings",
+        "ipu.accumulators": "opts.accumulatorTensorLocationSettings",
+        "ipu.replicated_tensor_sharding": "opts.optimizerStateTensorLocationSettings",
+        "ipu.prefetch_depth": "opts.defaultBufferingDepth",
+        "ipu.io_tiles": "opts.numIOTiles",
+        "ipu.synthetic_data": "opts.syntheticDataMode",
+        "ipu.offline_compile": "DeviceManager.createOfflineIPUDevice",
+        "ipu.random_layers": "note",
+    }
+)
 """Where every field of the plan goes on IPUs, or that it has a meaning on the host only."""
 
 
@@ -345,6 +337,7 @@ def _notes(plan: Plan, batch: DeviceBatch) -> Tuple[str, ...]:
         "every value of the optimizer is given: PopART's defaults are not those of others",
         "leading axes of 1 are dropped from what comes back; it is reshaped by known factors",
         "int64 inputs are sent as int32, float64 as float32",
+        *notes_on_updates(),
     ]
     if plan.precision.compute == "float16" and plan.precision.reduce == "compute":
         found.append("gradients are summed in float16 and may overflow above 65504")

@@ -2,57 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import List, Tuple
 
 from unified_ipu.adapter import Lowering, Plan
-from unified_ipu.plan import runs_whole_calls
+from unified_ipu.plan import (
+    fields_unknown_on_hosts,
+    flat_fields,
+    host_fields,
+    runs_whole_calls,
+)
 from unified_ipu_tensorflow.errors import NAME
 from unified_ipu_tensorflow.lower_ipu import lower_for_ipu
 
-CORE = "core"
-"""Done by the update loop, the loader or the reducer; TensorFlow sees nothing of it."""
-
-UNUSED = "unused"
-"""Has no meaning on these targets."""
-
-DEVICE_TABLE = "ipu."
-"""Settings of devices, without a meaning on hosts."""
-
-HOST_FIELDS: Dict[str, str] = {
+_OWN = {
     "target": "device",
     "seed": "tf.random.set_seed",
     "deterministic": "tf.config.experimental.enable_op_determinism",
-    "mesh.data": CORE,
     "mesh.stage": "stages",
-    "batch.global_batch_size": CORE,
     "batch.micro_batch_size": "rows of forward",
-    "batch.accumulation_per_replica": CORE,
-    "batch.updates_per_call": CORE,
-    "batch.remainder": CORE,
-    "update.reduction": CORE,
-    "update.lr_scaling": CORE,
-    "update.warmup_updates": CORE,
-    "update.base_global_batch_size": CORE,
-    "update.clip_norm": CORE,
     "precision.compute": "keras.mixed_precision",
-    "precision.reduce": CORE,
-    "precision.loss_scale": CORE,
-    "comms.transport": CORE,
-    "comms.algorithm": CORE,
-    "comms.bucket_bytes": CORE,
-    "comms.compression": CORE,
-    "comms.overlap": CORE,
-    "comms.stall_report_seconds": CORE,
-    "comms.timeout_seconds": CORE,
-    "pipeline.schedule": UNUSED,
-    "pipeline.split": UNUSED,
-    "data.shuffle": CORE,
-    "data.isolate": CORE,
-    "data.workers": CORE,
-    "data.python": CORE,
-    "compile.cache_dir": UNUSED,
-    "compile.optimization_level": UNUSED,
 }
+HOST_FIELDS = host_fields(_OWN)
 """Where every field of the plan goes on ``cpu`` and ``cuda``."""
 
 
@@ -77,11 +47,8 @@ def lower(plan: Plan, target: str, *, can_repeat: bool = True) -> Lowering:
         return Lowering(
             NAME, target, refused=(("target", f"{target} is not written for TensorFlow; {change}"),)
         )
-    values = flatten(plan.to_dict())
-    settings: Dict[str, Any] = {}
-    for path, native in HOST_FIELDS.items():
-        if native not in {CORE, UNUSED}:
-            settings[native] = values[path]
+    values = flat_fields(plan)
+    settings = {native: values[path] for path, native in _OWN.items()}
     settings["device"] = target
     refused: List[Tuple[str, str]] = []
     if plan.precision.compute != "float32":
@@ -91,19 +58,8 @@ def lower(plan: Plan, target: str, *, can_repeat: bool = True) -> Lowering:
         refused.append(("deterministic", change))
     if plan.mesh.stage != 1:
         refused.append(("mesh.stage", "pipeline stages are not built yet; set it to 1"))
-    unknown = sorted(p for p in values if p not in HOST_FIELDS and not p.startswith(DEVICE_TABLE))
+    unknown = fields_unknown_on_hosts(plan, HOST_FIELDS)
     refused += [
         (path, "this version of the TensorFlow adapter does not know it") for path in unknown
     ]
     return Lowering(NAME, target, settings, tuple(refused))
-
-
-def flatten(tables: Dict[str, Any], prefix: str = "") -> Dict[str, Any]:
-    """Nested tables as one, with dotted paths."""
-    flat: Dict[str, Any] = {}
-    for name, value in tables.items():
-        if isinstance(value, dict):
-            flat.update(flatten(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat

@@ -12,71 +12,62 @@ Source: Graphcore's TensorFlow of SDK 3.4, ``python/ipu/config.py``, ``ipu_strat
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import List
 
 from unified_ipu.adapter import DeviceCall, Lowering, Plan
-from unified_ipu.plan import DeviceBatch, device_batch, notes_on_random_layers
+from unified_ipu.plan import (
+    DeviceBatch,
+    device_batch,
+    device_fields,
+    notes_on_random_layers,
+    notes_on_updates,
+)
 from unified_ipu_tensorflow.errors import NAME
-from unified_ipu_tensorflow.ipu_calls import CORE, device_calls, inference_calls, model_calls
+from unified_ipu_tensorflow.ipu_calls import device_calls, inference_calls, model_calls
 from unified_ipu_tensorflow.ipu_refusals import accumulates, refusals
 
 ORDER = "update, then micro-batch of a replica, then replica, then row"
-HOST = "processes of the host"
 RATES = "optimizer.learning_rate.assign"
 SUMS = "model.set_gradient_accumulation_options, model.set_pipelining_options"
 
-FIELDS: Dict[str, str] = {
-    "target": CORE,
-    "seed": "tf.random.set_seed, ipu.utils.reset_ipu_seed",
-    "deterministic": "note",
-    "mesh.data": "ipu.distributed.popdist_strategy.PopDistStrategy",
-    "mesh.stage": "model.set_pipeline_stage_assignment",
-    "batch.global_batch_size": SUMS,
-    "batch.micro_batch_size": "dataset.batch",
-    "batch.accumulation_per_replica": SUMS,
-    "batch.updates_per_call": "model.compile, model.fit",
-    "batch.remainder": CORE,
-    "update.reduction": "coefficients",
-    "update.lr_scaling": RATES,
-    "update.warmup_updates": RATES,
-    "update.base_global_batch_size": RATES,
-    "update.clip_norm": "optimizer.global_clipnorm",
-    "precision.compute": "keras.mixed_precision.set_global_policy",
-    "precision.reduce": SUMS,
-    "precision.loss_scale": "sample_weight, optimizer.gradient_transformers",
-    "comms.transport": HOST,
-    "comms.algorithm": HOST,
-    "comms.bucket_bytes": HOST,
-    "comms.compression": "refused",
-    "comms.overlap": HOST,
-    "comms.stall_report_seconds": HOST,
-    "comms.timeout_seconds": HOST,
-    "pipeline.schedule": "model.set_pipelining_options",
-    "pipeline.split": "model.set_pipeline_stage_assignment",
-    "data.shuffle": CORE,
-    "data.isolate": CORE,
-    "data.workers": CORE,
-    "data.python": CORE,
-    "compile.cache_dir": "TF_POPLAR_FLAGS",
-    "compile.optimization_level": "refused",
-    "ipu.ipus_per_replica": "config.auto_select_ipus",
-    "ipu.replicas_per_process": "config.auto_select_ipus",
-    "ipu.partials_type": "config.convolutions.poplar_options, config.matmuls.poplar_options",
-    "ipu.stochastic_rounding": "config.floating_point_behaviour.esr",
-    "ipu.available_memory_proportion": (
-        "config.convolutions.poplar_options, config.matmuls.poplar_options"
-    ),
-    "ipu.weights": "model.set_pipelining_options",
-    "ipu.optimizer_state": SUMS,
-    "ipu.activations": "model.set_pipelining_options",
-    "ipu.accumulators": "model.set_pipelining_options",
-    "ipu.replicated_tensor_sharding": SUMS,
-    "ipu.prefetch_depth": "model.set_infeed_queue_options",
-    "ipu.io_tiles": "config.io_tiles.num_io_tiles",
-    "ipu.synthetic_data": "TF_POPLAR_FLAGS",
-    "ipu.offline_compile": "config.device_connection.type",
-    "ipu.random_layers": "note",
-}
+FIELDS = device_fields(
+    {
+        "seed": "tf.random.set_seed, ipu.utils.reset_ipu_seed",
+        "mesh.data": "ipu.distributed.popdist_strategy.PopDistStrategy",
+        "mesh.stage": "model.set_pipeline_stage_assignment",
+        "batch.global_batch_size": SUMS,
+        "batch.micro_batch_size": "dataset.batch",
+        "batch.accumulation_per_replica": SUMS,
+        "batch.updates_per_call": "model.compile, model.fit",
+        "update.lr_scaling": RATES,
+        "update.warmup_updates": RATES,
+        "update.base_global_batch_size": RATES,
+        "update.clip_norm": "optimizer.global_clipnorm",
+        "precision.compute": "keras.mixed_precision.set_global_policy",
+        "precision.reduce": SUMS,
+        "precision.loss_scale": "sample_weight, optimizer.gradient_transformers",
+        "pipeline.schedule": "model.set_pipelining_options",
+        "pipeline.split": "model.set_pipeline_stage_assignment",
+        "compile.cache_dir": "TF_POPLAR_FLAGS",
+        "ipu.ipus_per_replica": "config.auto_select_ipus",
+        "ipu.replicas_per_process": "config.auto_select_ipus",
+        "ipu.partials_type": "config.convolutions.poplar_options, config.matmuls.poplar_options",
+        "ipu.stochastic_rounding": "config.floating_point_behaviour.esr",
+        "ipu.available_memory_proportion": (
+            "config.convolutions.poplar_options, config.matmuls.poplar_options"
+        ),
+        "ipu.weights": "model.set_pipelining_options",
+        "ipu.optimizer_state": SUMS,
+        "ipu.activations": "model.set_pipelining_options",
+        "ipu.accumulators": "model.set_pipelining_options",
+        "ipu.replicated_tensor_sharding": SUMS,
+        "ipu.prefetch_depth": "model.set_infeed_queue_options",
+        "ipu.io_tiles": "config.io_tiles.num_io_tiles",
+        "ipu.synthetic_data": "TF_POPLAR_FLAGS",
+        "ipu.offline_compile": "config.device_connection.type",
+        "ipu.random_layers": "note",
+    }
+)
 """Where every field of the plan goes on IPUs, or that it has a meaning on the host only."""
 
 
@@ -134,7 +125,7 @@ def _notes_on_losses(plan: Plan, batch: DeviceBatch) -> List[str]:
             f"Keras reports means over micro-batches: times {batch.accumulation}"
             f"{f' / {scale}' if is_scaled else ''} they are the loss of an update"
         ),
-        "the device skips no update: a gradient that is not finite reaches the weights",
+        *notes_on_updates(),
     ]
     if precision.compute == "float16" and not is_scaled:
         found.append("coefficients below 6.1e-5 lose digits in float16; scale the loss")

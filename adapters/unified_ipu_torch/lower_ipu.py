@@ -9,10 +9,17 @@ Source: PopTorch 3.4, ``python/options.py``, ``optim.py``, ``enums.py`` and
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, List, Tuple
 
 from unified_ipu.adapter import DeviceCall, Lowering, NativeCall, Plan
-from unified_ipu.plan import DeviceBatch, device_batch, notes_on_random_layers, power_of_two_refusal
+from unified_ipu.plan import (
+    DeviceBatch,
+    device_batch,
+    device_fields,
+    notes_on_random_layers,
+    notes_on_updates,
+    power_of_two_refusal,
+)
 from unified_ipu_torch.errors import NAME
 
 TRAINING, INFERENCE = "training", "inference"
@@ -21,60 +28,45 @@ _LEVEL = 2  # the plan's default
 ORDER = "update, then micro-batch of a replica, then replica, then row"
 
 CORE = "the loop around the device"
-HOST = "processes of the host"
 
 Refusals = List[Tuple[str, str]]
 
-FIELDS: Dict[str, str] = {
-    "target": CORE,
-    "seed": "options.randomSeed",
-    "deterministic": "note",
-    "mesh.data": "options.replicationFactor, options.Distributed",
-    "mesh.stage": "options.setExecutionStrategy",
-    "batch.global_batch_size": "options.Training.gradientAccumulation",
-    "batch.micro_batch_size": "rows of the model's input",
-    "batch.accumulation_per_replica": "options.Training.gradientAccumulation",
-    "batch.updates_per_call": "options.deviceIterations",
-    "batch.remainder": CORE,
-    "update.reduction": "coefficients",
-    "update.lr_scaling": "poptorch_model.setOptimizer",
-    "update.warmup_updates": "poptorch_model.setOptimizer",
-    "update.base_global_batch_size": "poptorch_model.setOptimizer",
-    "update.clip_norm": "optimizer max_grad_norm",
-    "precision.compute": "model.half",
-    "precision.reduce": "optimizer accum_type",
-    "precision.loss_scale": "optimizer loss_scaling",
-    "comms.transport": HOST,
-    "comms.algorithm": HOST,
-    "comms.bucket_bytes": HOST,
-    "comms.compression": "refused",
-    "comms.overlap": HOST,
-    "comms.stall_report_seconds": HOST,
-    "comms.timeout_seconds": HOST,
-    "pipeline.schedule": "options.setExecutionStrategy",
-    "pipeline.split": "poptorch.BeginBlock",
-    "data.shuffle": CORE,
-    "data.isolate": CORE,
-    "data.workers": CORE,
-    "data.python": CORE,
-    "compile.cache_dir": "options.enableExecutableCaching",
-    "compile.optimization_level": "refused",
-    "ipu.ipus_per_replica": "options.autoRoundNumIPUs",
-    "ipu.replicas_per_process": "options.replicationFactor",
-    "ipu.partials_type": "options.Precision.setPartialsType",
-    "ipu.stochastic_rounding": "options.Precision.enableStochasticRounding",
-    "ipu.available_memory_proportion": "options.setAvailableMemoryProportion",
-    "ipu.weights": "options.TensorLocations.setWeightLocation",
-    "ipu.optimizer_state": "options.TensorLocations.setOptimizerLocation",
-    "ipu.activations": "options.TensorLocations.setActivationLocation",
-    "ipu.accumulators": "options.TensorLocations.setAccumulatorLocation",
-    "ipu.replicated_tensor_sharding": "options.TensorLocations.setOptimizerLocation",
-    "ipu.prefetch_depth": "options._Popart",
-    "ipu.io_tiles": "options.TensorLocations.numIOTiles",
-    "ipu.synthetic_data": "options.enableSyntheticData",
-    "ipu.offline_compile": "options.useOfflineIpuTarget",
-    "ipu.random_layers": "note",
-}
+FIELDS = device_fields(
+    {
+        "seed": "options.randomSeed",
+        "mesh.data": "options.replicationFactor, options.Distributed",
+        "mesh.stage": "options.setExecutionStrategy",
+        "batch.global_batch_size": "options.Training.gradientAccumulation",
+        "batch.micro_batch_size": "rows of the model's input",
+        "batch.accumulation_per_replica": "options.Training.gradientAccumulation",
+        "batch.updates_per_call": "options.deviceIterations",
+        "update.lr_scaling": "poptorch_model.setOptimizer",
+        "update.warmup_updates": "poptorch_model.setOptimizer",
+        "update.base_global_batch_size": "poptorch_model.setOptimizer",
+        "update.clip_norm": "optimizer max_grad_norm",
+        "precision.compute": "model.half",
+        "precision.reduce": "optimizer accum_type",
+        "precision.loss_scale": "optimizer loss_scaling",
+        "pipeline.schedule": "options.setExecutionStrategy",
+        "pipeline.split": "poptorch.BeginBlock",
+        "compile.cache_dir": "options.enableExecutableCaching",
+        "ipu.ipus_per_replica": "options.autoRoundNumIPUs",
+        "ipu.replicas_per_process": "options.replicationFactor",
+        "ipu.partials_type": "options.Precision.setPartialsType",
+        "ipu.stochastic_rounding": "options.Precision.enableStochasticRounding",
+        "ipu.available_memory_proportion": "options.setAvailableMemoryProportion",
+        "ipu.weights": "options.TensorLocations.setWeightLocation",
+        "ipu.optimizer_state": "options.TensorLocations.setOptimizerLocation",
+        "ipu.activations": "options.TensorLocations.setActivationLocation",
+        "ipu.accumulators": "options.TensorLocations.setAccumulatorLocation",
+        "ipu.replicated_tensor_sharding": "options.TensorLocations.setOptimizerLocation",
+        "ipu.prefetch_depth": "options._Popart",
+        "ipu.io_tiles": "options.TensorLocations.numIOTiles",
+        "ipu.synthetic_data": "options.enableSyntheticData",
+        "ipu.offline_compile": "options.useOfflineIpuTarget",
+        "ipu.random_layers": "note",
+    }
+)
 """Where every field of the plan goes on IPUs, or that it has a meaning on the host only."""
 
 
@@ -317,6 +309,7 @@ def _notes(plan: Plan, batch: DeviceBatch) -> Tuple[str, ...]:
             f'update.reduction = "{plan.update.reduction}"'
         ),
         "layers that look at the batch (batch normalisation) see one micro-batch of one replica",
+        *notes_on_updates(),
     ]
     if batch.local_replicas > 1:
         found.append("running statistics stay with each replica; PopTorch returns those of one")

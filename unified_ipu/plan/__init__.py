@@ -9,8 +9,15 @@ from unified_ipu.plan.device_batch import (
     DeviceBatch as DeviceBatch,
     device_batch as device_batch,
     notes_on_random_layers as notes_on_random_layers,
+    notes_on_updates as notes_on_updates,
     power_of_two_refusal as power_of_two_refusal,
     runs_whole_calls as runs_whole_calls,
+)
+from unified_ipu.plan.fields import (
+    device_fields as device_fields,
+    fields_unknown_on_hosts as fields_unknown_on_hosts,
+    flat_fields as flat_fields,
+    host_fields as host_fields,
 )
 from unified_ipu.plan.ipu_settings import IpuSettings as IpuSettings
 from unified_ipu.plan.merge import merge_plan as merge_plan
@@ -52,9 +59,14 @@ __all__ = [
     "UpdateSettings",
     "check_built",
     "device_batch",
+    "device_fields",
+    "fields_unknown_on_hosts",
+    "flat_fields",
+    "host_fields",
     "merge_plan",
     "not_built",
     "notes_on_random_layers",
+    "notes_on_updates",
     "num_processes",
     "plan_buckets",
     "power_of_two_refusal",

@@ -27,6 +27,17 @@ def notes_on_random_layers(plan: Plan) -> Tuple[str, ...]:
     return (note + "replicas, and a resumed run draws others",)
 
 
+def notes_on_updates() -> Tuple[str, ...]:
+    """In what updates of devices differ from the update law of host targets."""
+    return (
+        "the device skips no update: a gradient that is not finite reaches the weights",
+        (
+            "which parameters are used is fixed when a program is compiled: one that the samples "
+            "of an update leave alone has a gradient of zero, which decay and momentum act on"
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class DeviceBatch:
     """How a global batch lies on devices.

@@ -43,13 +43,13 @@ def test_creating_it_and_asking_it_imports_no_framework():
 
 
 def test_the_doctor_is_told_which_packages_read_train_and_evaluate(monkeypatch):
-    facts = create().facts()
+    facts = OnnxAdapter().facts()
     assert facts["onnx"] == f"{metadata.version('onnx')} (opset {onnx.defs.onnx_opset_version()})"
     assert facts["onnxruntime"].startswith(f"{metadata.version('onnxruntime')} (")
     assert "CPUExecutionProvider" in facts["onnxruntime"]
     assert facts["torch"] == torch.__version__
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert create().facts()["onnxruntime"] == "not installed, torch evaluates"
+    assert OnnxAdapter().facts()["onnxruntime"] == "not installed, torch evaluates"
 
 
 def test_it_accepts_models_and_paths_of_them(tmp_path):

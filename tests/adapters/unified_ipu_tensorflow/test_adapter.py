@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from unified_ipu.adapter import Adapter, Capability, Job, Place, Replica, optim
 from unified_ipu.errors import CapabilityError, ConfigError
-from unified_ipu.plan import Plan
+from unified_ipu.plan import Plan, flat_fields
 from unified_ipu_tensorflow import create
-from unified_ipu_tensorflow.lower import HOST_FIELDS, flatten, lower
+from unified_ipu_tensorflow.adapter import TensorflowAdapter
+from unified_ipu_tensorflow.lower import HOST_FIELDS, lower
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -55,7 +56,7 @@ def test_creating_it_and_asking_it_imports_no_framework():
 
 
 def test_the_doctor_is_told_which_tensorflow_this_is():
-    facts = create().facts()
+    facts = TensorflowAdapter().facts()
     assert facts == {"tensorflow": metadata.version("tensorflow-cpu"), "keras": VERSION_OF_KERAS}
 
 
@@ -69,7 +70,7 @@ def test_the_doctor_is_told_which_tensorflow_this_is():
 )
 def test_the_doctor_is_told_for_which_devices_it_was_built(built, said, monkeypatch):
     monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: built)
-    assert create().facts()["built for"] == said
+    assert TensorflowAdapter().facts()["built for"] == said
 
 
 class Module(tf.Module):  # type: ignore[misc]
@@ -95,7 +96,7 @@ def test_it_accepts_what_has_trainable_variables_and_can_be_called():
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_lower_knows_every_field_of_the_plan(target):
-    fields = {name for name in flatten(Plan().to_dict()) if not name.startswith("ipu.")}
+    fields = {name for name in flat_fields(Plan()) if not name.startswith("ipu.")}
     assert set(HOST_FIELDS) == fields
     lowering = create().lower(Plan(seed=7), target)
     assert lowering.refused == ()

@@ -9,10 +9,10 @@ from torch import nn
 
 from unified_ipu.adapter import Adapter, Capability, Job, Place, Replica, optim
 from unified_ipu.errors import AdapterLoadError, CapabilityError, ConfigError
-from unified_ipu.plan import Plan
+from unified_ipu.plan import Plan, flat_fields
 from unified_ipu_torch import create
 from unified_ipu_torch.adapter import TorchAdapter
-from unified_ipu_torch.lower import HOST_FIELDS, flatten
+from unified_ipu_torch.lower import HOST_FIELDS
 
 
 def test_it_is_an_adapter_that_declares_every_capability():
@@ -44,7 +44,7 @@ def test_it_accepts_modules_only():
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_lower_knows_every_field_of_the_plan(target):
-    fields = {name for name in flatten(Plan().to_dict()) if not name.startswith("ipu.")}
+    fields = {name for name in flat_fields(Plan()) if not name.startswith("ipu.")}
     assert set(HOST_FIELDS) == fields
     lowering = create().lower(Plan(seed=7), target)
     assert lowering.refused == ()

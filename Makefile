@@ -2,6 +2,7 @@
 # make test        linters, types, import rules and all tests
 # make test-floor  the core's tests on Python 3.8 with numpy 1.19, where such an interpreter is found
 # make test-floor-tensorflow  the TensorFlow adapter's tests there, with TensorFlow 2.6 (Keras 2)
+# make test-floor-install  whether our own requirements leave alone what the Poplar SDK pins there
 # make test-wheel  part of the core's tests against the built wheel, the sources out of reach
 
 SHELL := /bin/bash
@@ -11,6 +12,7 @@ SHELL := /bin/bash
 VENV := .venv
 VENV_FLOOR := .venv-floor
 VENV_FLOOR_TENSORFLOW := .venv-floor-tensorflow
+VENV_FLOOR_INSTALL := .venv-floor-install
 VENV_WHEEL := .venv-wheel
 STAMP := $(VENV)/installed.stamp
 PYTHON := $(shell command -v python3.11 || command -v python3)
@@ -20,13 +22,20 @@ FLOOR_TESTS := tests/unified_ipu tests/third_party tests/adapters/lowering
 FLOOR_TENSORFLOW_TESTS := tests/adapters/unified_ipu_tensorflow \
   --ignore tests/adapters/unified_ipu_tensorflow/test_beside_a_model.py -W ignore::DeprecationWarning
 
+# What TensorFlow 2.6.3 of the Poplar SDK pins, the newest that it takes.
+FLOOR_PINS := numpy==1.19.5 typing-extensions==3.7.4.3
+
+# Side by side, a file at a time; files with many processes come first, many small ones last.
+LANES := 2
+
 WHEEL_TESTS := $(addprefix tests/unified_ipu/,test_exports.py test_errors.py \
   test_import_firewall.py plan world comms)
 
-.PHONY: help demo install lint test test-floor test-floor-tensorflow test-wheel benchmark-import clean
+.PHONY: help demo install lint test suite test-floor test-floor-tensorflow test-floor-install \
+  test-wheel benchmark-import clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -n 5
+	@sed -n 's/^# //p' Makefile | head -n 6
 
 demo: install
 	$(VENV)/bin/unified-ipu run examples/mnist_mixed/train.py
@@ -56,13 +65,16 @@ lint: install
 	done
 	$(VENV)/bin/lint-imports
 
-test: lint
-	$(VENV)/bin/python -m pytest
+test: lint suite
+
+suite: install
+	$(VENV)/bin/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder
 
 test-floor:
 ifeq ($(PYTHON_FLOOR),)
 	@echo "test-floor: no Python 3.8 found (python3.8 on the path, or pyenv); not run"
 else
+	@echo "test-floor: $(PYTHON_FLOOR) is $$($(PYTHON_FLOOR) --version)"
 	test -x $(VENV_FLOOR)/bin/python || $(PYTHON_FLOOR) -m venv $(VENV_FLOOR)
 	$(VENV_FLOOR)/bin/python -m pip install -q -r constraints-floor.txt
 	$(VENV_FLOOR)/bin/python -m pip install -q --no-deps -e .
@@ -79,6 +91,23 @@ else
 	$(VENV_FLOOR_TENSORFLOW)/bin/python -m pytest $(FLOOR_TENSORFLOW_TESTS)
 endif
 
+test-floor-install:
+ifeq ($(PYTHON_FLOOR),)
+	@echo "test-floor-install: no Python 3.8 found (python3.8 on the path, or pyenv); not run"
+else
+	rm -rf $(VENV_FLOOR_INSTALL)
+	$(PYTHON_FLOOR) -m venv $(VENV_FLOOR_INSTALL)
+	$(VENV_FLOOR_INSTALL)/bin/python -m pip install -q $(FLOOR_PINS)
+	$(VENV_FLOOR_INSTALL)/bin/python -m pip install -q .
+	@for pin in $(FLOOR_PINS); do \
+	  $(VENV_FLOOR_INSTALL)/bin/python -m pip freeze | tr _ - | grep -qxF "$$pin" \
+	    || { echo "test-floor-install: installing unified-ipu has moved $$pin"; exit 1; }; \
+	done
+	$(VENV_FLOOR_INSTALL)/bin/python -m pip check
+	cd / && $(abspath $(VENV_FLOOR_INSTALL))/bin/unified-ipu plan explain >/dev/null
+	@echo "test-floor-install: beside $(FLOOR_PINS)"
+endif
+
 test-wheel: install
 	rm -rf $(VENV_WHEEL)
 	$(PYTHON) -m venv $(VENV_WHEEL)
@@ -93,6 +122,7 @@ benchmark-import: install
 	$(VENV)/bin/python benchmarks/import_time.py
 
 clean:
-	rm -rf $(VENV) $(VENV_FLOOR) $(VENV_FLOOR_TENSORFLOW) $(VENV_WHEEL) dist build \
+	rm -rf $(VENV) $(VENV_FLOOR) $(VENV_FLOOR_TENSORFLOW) $(VENV_FLOOR_INSTALL) $(VENV_WHEEL) \
+	  dist build \
 	  .pytest_cache .mypy_cache .ruff_cache \
 	  .hypothesis .import_linter_cache

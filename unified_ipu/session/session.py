@@ -53,7 +53,7 @@ from unified_ipu.session.mixing import (
     check_can_rename,
     under_canonical_names,
 )
-from unified_ipu.session.notes import log_notes
+from unified_ipu.session.notes import log_notes, notes_of
 from unified_ipu.session.program import Program, can_train
 from unified_ipu.session.rank_log import RankLog
 from unified_ipu.session.scopes import AdapterScopes
@@ -253,7 +253,7 @@ class Session:
             )
             mix = agree_on_mix(job, adapter=chosen.name, communicator=communicator)
             built = chosen.build(job, self.plan, self.place)
-            notes = [*chosen.lower(self.plan, target).notes, *getattr(built, "notes", ())]
+            notes = notes_of(chosen.lower(self.plan, target), built)
             log_notes(notes, is_first=self.is_first)
             executor = self._executor(built, job, mix)
             with communicator.phase("compiling"):

@@ -22,7 +22,7 @@ from unified_ipu.adapter import (
     host_batch,
 )
 from unified_ipu.errors import CapabilityError, ConfigError
-from unified_ipu.plan import device_batch
+from unified_ipu.plan import device_batch, notes_on_random_layers
 from unified_ipu_torch.batches import map_tree
 from unified_ipu_torch.errors import NAME
 from unified_ipu_torch.ipu.fleet import Programs
@@ -62,9 +62,7 @@ class TorchDevice:
         self._check(plan)
         if host.optimizer is not None:
             check_native(host.optimizer)
-        self.notes: Tuple[str, ...] = host.notes
-        if host.is_scored_here:
-            self.notes += ("an objective is evaluated on the host, with the device's weights",)
+        self.notes = self._notes(plan)
         self._programs = Programs(
             host,
             self._form,
@@ -74,6 +72,16 @@ class TorchDevice:
             process=place.rank,
         )
         self._has_looked = False
+
+    def _notes(self, plan: Plan) -> Tuple[str, ...]:
+        notes = self._host.notes
+        if self._host.is_scored_here:
+            notes += ("an objective is evaluated on the host, with the device's weights",)
+        if plan.ipu.replicas_per_process > 1 and any(True for _ in self._host.model.buffers()):
+            notes += ("buffers stay with each replica; PopTorch returns those of one",)
+        if random_layers(self._host.model):
+            notes += notes_on_random_layers(plan)
+        return notes
 
     @property
     def micro_batches_at_once(self) -> int:
@@ -150,7 +158,7 @@ class TorchDevice:
         """Forward of some micro-batches at once."""
         self._programs.pull()
         if self._host.is_scored_here:
-            return [None] * len(micro_batches)
+            return micro_batches
         returns_loss = self._host.returns_loss
         trees = [inputs(micro.tree, returns_loss=returns_loss) for micro in micro_batches]
         arguments = tensors_of(leaves_of(host_batch(trees)))

@@ -114,9 +114,7 @@ class Programs:
         """Bring the newest weights and slots to the host, if a program has them."""
         program, self._newest = self._newest, None
         if program is not None:
-            slots = program.give(self._host.model)
-            if slots:
-                self._host.write(slots)
+            self._host.write_slots(program.give(self._host.model))
 
     def close(self) -> None:
         """Give up all programs; the host has the weights."""
@@ -130,7 +128,7 @@ class Programs:
     def _made(self, length: int, tree: Tree) -> TrainingProgram:
         poptorch, calls = self._sdk.poptorch, self._calls[TRAINING]
         model = self._host.copied_model()
-        module = TrainingModule(model, self._form, tree, poptorch.identity_loss).train()
+        module = TrainingModule(model, self._form, tree, poptorch.identity_loss)
         options = self._options(TRAINING)
         if length != self._batch.updates_per_call:
             options.deviceIterations(length)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any, Dict, List, Mapping
 
+import numpy as np
 import torch
 
 from unified_ipu.adapter import Metric, MicroBatch, Tree
 from unified_ipu.errors import CapabilityError, ConfigError
-from unified_ipu_torch.batches import Batch, call_model, read_batch, to_numpy
+from unified_ipu_torch.batches import Batch, call_model, map_tree, read_batch, to_numpy
 from unified_ipu_torch.errors import NAME
 from unified_ipu_torch.evaluation import evaluation_mode
 from unified_ipu_torch.ipu.modules import inputs
@@ -55,7 +56,7 @@ class HostHalf(TorchReplica):
         return {n: p for n, p in self._model.named_parameters() if id(p) in driven}
 
     def copied_model(self) -> torch.nn.Module:
-        """A copy of the model, of which only what is trained needs a gradient.
+        """A copy of the model to train, of which only what is trained needs a gradient.
 
         Raises:
             ConfigError: If the model cannot be copied.
@@ -67,6 +68,8 @@ class HostHalf(TorchReplica):
                 f"the model cannot be copied ({error}), but each program of a device has a copy: "
                 "keep tensors that are computed out of its attributes"
             ) from error
+        if not made.training:
+            made.train()  # else what the user put into evaluation mode by itself stays so
         trained = self.trained()
         for name, parameter in made.named_parameters():
             parameter.requires_grad_(name in trained)
@@ -82,7 +85,7 @@ class HostHalf(TorchReplica):
         with keyed_generators(0, CPU), torch.no_grad():
             if not may_draw:
                 drawing = Drawing()
-                model = copy.deepcopy(self._model).train()
+                model = self.copied_model()
                 with drawing:
                     self._run(model, batch)
                 if drawing.operations:
@@ -104,20 +107,51 @@ class HostHalf(TorchReplica):
         self, micro: MicroBatch, result: Any, metrics: Mapping[str, Metric]
     ) -> Dict[str, Any]:
         """As ``evaluate``, with outputs that a device has computed."""
-        if not self.is_scored_here:
-            self._inference = lambda *_, **__: result
+        if self.is_scored_here:
+            return self.evaluate(without_padding(micro), metrics, seed=0)
+        self._inference = lambda *_, **__: result
         try:
             return self.evaluate(micro, metrics, seed=0)
         finally:
             self._inference = self._model
 
+    def end_call(self, num_updates: int) -> None:
+        """Step the scheduler; it asks whether the optimizer has stepped: the device's did."""
+        if self._optimizer is not None and num_updates:
+            vars(self._optimizer).update(_opt_called=True, _step_count=1)
+        super().end_call(num_updates)
+
     def outputs_of(self, result: Any) -> Tree:
         """The model's outputs as numpy arrays, without its loss."""
+        if self.is_scored_here:
+            return self.predict(result, seed=0)
         if isinstance(self._objective, ModelObjective):
             return to_numpy(self._objective.outputs(result))
         return to_numpy(result)
+
+    def write_slots(self, slots: Mapping[str, Any]) -> None:
+        """Take over a device's slots; velocities that nothing reads are none of torch's."""
+        still = {
+            f"{name}/momentum_buffer"
+            for name, parameter in self.trained().items()
+            for group in self._optimizer.param_groups
+            if not group.get("momentum") and any(p is parameter for p in group["params"])
+        }
+        kept = {name: value for name, value in slots.items() if name not in still}
+        if kept:
+            self.write(kept)
 
     def slots(self) -> Dict[str, Any]:
         """Slots that exist, by name."""
         names: List[str] = [spec.name for spec in self.tensors() if spec.role == "slot"]
         return self.read(names)
+
+
+def without_padding(micro: MicroBatch) -> MicroBatch:
+    """The rows that count: the host has no static shapes."""
+    if micro.sample_weight is None:
+        return micro
+    counted = np.asarray(micro.sample_weight) != 0
+    tree = map_tree(micro.tree, lambda leaf: np.asarray(leaf)[counted])
+    ids = None if micro.ids is None else np.asarray(micro.ids)[counted]
+    return MicroBatch(micro.index, tree, int(np.count_nonzero(counted)), None, ids)

@@ -50,7 +50,7 @@ class TrainingModule(torch.nn.Module):
         super().__init__()
         self.model = model
         self.criterion = getattr(form, "module", None)  # its class weights are buffers
-        self.metric_names: Tuple[str, ...] = ()
+        self.metric_names: List[str] = []  # filled in place: PopTorch runs a shallow copy
         self._form = form
         self._structure = map_tree(structure, lambda _: None)
         self._identity_loss = identity_loss
@@ -73,7 +73,7 @@ class TrainingModule(torch.nn.Module):
             total = (values.loss * coefficients.to(values.loss.dtype)).sum()
         else:
             total = values.loss * coefficients[0].to(values.loss.dtype)
-        self.metric_names = tuple(name for name, _, _ in values.pairs)
+        self.metric_names[:] = [name for name, _, _ in values.pairs]
         # A number of Python would be compiled in and not be summed over micro-batches.
         zero = scale[0] * 0.0
         numbers = [zero + number for _, *pair in values.pairs for number in pair]

@@ -88,14 +88,16 @@ def device_optimizer(
         if len(values) != 1 or keywords:
             raise ConfigError(f"{call.name} has not one value: {call.value!r}")
         extra[name] = values[0]
-    groups = []
-    for group in optimizer.param_groups:
-        known = [parameters[id(p)] for p in group["params"] if id(p) in parameters]
-        if known:
-            values_of_group = {name: group[name] for name in settings if group[name]}
-            groups.append({"params": known, "lr": float(group["lr"]), **values_of_group})
-    used = {name for group in groups for name in group if name not in {"params", "lr"}}
-    common = {name: groups[0].get(name, optimizer.defaults[name]) for name in sorted(used)}
+    used = [name for name in settings if any(group[name] for group in optimizer.param_groups)]
+    groups = [
+        {
+            "params": [parameters[id(p)] for p in group["params"] if id(p) in parameters],
+            "lr": float(group["lr"]),
+            **{name: group[name] for name in used},
+        }
+        for group in optimizer.param_groups
+    ]
+    common = {name: groups[0][name] for name in used}
     return getattr(poptorch.optim, kind)(groups, lr=groups[0]["lr"], **common, **extra)
 
 

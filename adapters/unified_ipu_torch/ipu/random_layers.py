@@ -23,7 +23,8 @@ def random_layers(model: torch.nn.Module) -> List[str]:
         rate = module.p if isinstance(module, _DropoutNd) else 0.0
         if isinstance(module, (torch.nn.MultiheadAttention, torch.nn.RNNBase)):
             rate = module.dropout
-        if module.training and (rate > 0.0 or isinstance(module, torch.nn.RReLU)):
+        is_training = module.training or not model.training  # then all of it is put into training
+        if is_training and (rate > 0.0 or isinstance(module, torch.nn.RReLU)):
             found.append(plain_name(name))
     return found
 

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from unified_ipu.errors import AdapterLoadError
+from unified_ipu.world import current_environment, join_popdist
 from unified_ipu_onnx.errors import NAME
 
 _OF_THE_SDK = "TrainingSession"
@@ -38,21 +39,27 @@ def import_before_onnx() -> None:
 def sdk_of(target: str) -> Any:
     """PopART for a target.
 
+    Under PopRun its backend is started too, once and before any session. The options that
+    ``popdist.popart.configureSessionOptions`` fills in are those of the lowering.
+
     Args:
         target: ``"ipu"`` or ``"ipu-emulated"``.
 
     Raises:
         AdapterLoadError: If it cannot be imported.
+        ConfigError: If PopRun started this process and popdist cannot be imported.
     """
     if target == "ipu-emulated":
         from unified_ipu_onnx.emulated import popart
 
         return popart
     try:
-        return importlib.import_module("popart")
+        popart = importlib.import_module("popart")
     except ImportError as error:
         raise AdapterLoadError(
             NAME,
             f"popart of the Poplar SDK cannot be imported: {error}. It must be imported before "
             "onnx: pass the path of a file, or import popart at the top of the script",
         ) from error
+    join_popdist(current_environment())
+    return popart

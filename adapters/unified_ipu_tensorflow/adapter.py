@@ -112,7 +112,7 @@ class TensorflowAdapter:
             if runs_whole_calls(plan.target):
                 from unified_ipu_tensorflow.ipu.building import device_scope
 
-                stack.enter_context(device_scope(plan, self.lower(plan, plan.target)))
+                stack.enter_context(device_scope(plan, place, self.lower(plan, plan.target)))
             else:
                 stack.enter_context(dtype_policy(plan.precision.compute))
             yield
@@ -143,7 +143,7 @@ class TensorflowAdapter:
         if runs_whole_calls(plan.target):
             from unified_ipu_tensorflow.ipu.building import build_device
 
-            return build_device(job, plan, lowering)
+            return build_device(job, plan, place, lowering)
         return TensorflowReplica(
             job, deterministic=plan.deterministic, compute=plan.precision.compute
         )

@@ -7,13 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from unified_ipu_tensorflow.emulated import ipu, keras as keras_ipu
+from unified_ipu_tensorflow.emulated import ipu, keras as keras_ipu, popdist
 
 _PREFIX = f"{ipu.__name__}."
 
 
 def install_modules() -> None:
-    """Make ``tensorflow.python.ipu`` and ``keras.ipu`` the emulated ones.
+    """Make ``tensorflow.python.ipu``, ``keras.ipu`` and ``popdist`` the emulated ones.
 
     ``keras`` and ``tensorflow.keras`` are different module objects, so both get the attribute.
 
@@ -33,4 +33,5 @@ def install_modules() -> None:
         if holder is not None:
             holder.ipu = keras_ipu
     sys.modules["keras.ipu"] = keras_ipu
+    sys.modules.setdefault("popdist", popdist)
     sys.modules["tensorflow.keras.ipu"] = keras_ipu

@@ -7,7 +7,7 @@ from typing import Iterator, List
 
 import tensorflow as tf
 
-from unified_ipu.adapter import Job, Lowering, NativeCall, Plan
+from unified_ipu.adapter import Job, Lowering, NativeCall, Place, Plan
 from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu_tensorflow.building import ADVICE, is_built
 from unified_ipu_tensorflow.errors import NAME
@@ -21,33 +21,35 @@ from unified_ipu_tensorflow.model_checks import is_random
 
 
 @contextmanager
-def device_scope(plan: Plan, lowering: Lowering) -> Iterator[None]:
+def device_scope(plan: Plan, place: Place, lowering: Lowering) -> Iterator[None]:
     """Configure the IPU system and open its strategy's scope.
 
     Args:
         plan: Of the session.
+        place: Of this process.
         lowering: Of the plan for its target; one that is refused opens nothing.
     """
     if lowering.refused:
         yield
         return
-    with system_of(load_sdk(plan.target), _of_training(lowering)).strategy.scope():
+    with system_of(load_sdk(plan, place), _of_training(lowering)).strategy.scope():
         yield
 
 
-def build_device(job: Job, plan: Plan, lowering: Lowering) -> KerasDevice:
+def build_device(job: Job, plan: Plan, place: Place, lowering: Lowering) -> KerasDevice:
     """Check a job, and build what drives it.
 
     Args:
         job: As ``compile`` was given it.
         plan: Of the session.
+        place: Of this process.
         lowering: Of the plan for its target, not refused.
 
     Raises:
         ConfigError: If the model was not built where and as a device wants it.
         CapabilityError: If a device cannot do what job or plan ask for.
     """
-    sdk = load_sdk(plan.target)
+    sdk = load_sdk(plan, place)
     _check_plan(plan, lowering)
     _check_model(job, plan)
     loss = build_row_loss(job)

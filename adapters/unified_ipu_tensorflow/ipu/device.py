@@ -64,6 +64,7 @@ class KerasDevice:
     ) -> None:
         self._job = job
         self._system = system
+        self._in_sync = int(system.strategy.num_replicas_in_sync)
         self._loss = loss
         self._is_mean = plan.update.reduction == "mean"
         self._batch = device_batch(plan)[0]
@@ -86,8 +87,9 @@ class KerasDevice:
 
     def _make_trainer(self) -> Any:
         trained = [] if self._driver is None else list(self._driver.trained.values())
-        # IPU Keras adds penalties in every micro-batch and replica as they are.
-        times = self._batch.accumulation * self._batch.local_replicas
+        # IPU Keras adds penalties in every micro-batch and replica, divided by those in sync.
+        replicas = self._batch.local_replicas * self._batch.processes
+        times = self._batch.accumulation * replicas / self._in_sync
         return Training(self._job.model, self._loss, trained, 1.0 / times)
 
     def measure(self, micro: MicroBatch) -> Measure:
@@ -159,12 +161,13 @@ class KerasDevice:
         """S over a call.
 
         Keras reports the mean over all steps so far, summed over replicas, of what was divided by W
-        already; so the steps of an update are the difference of two sums.
+        already; so the steps of an update are the difference of two sums. Losses that are sums
+        it multiplies by the replicas in sync.
         """
         total, before = 0.0, 0.0
         for index, update in enumerate(updates):
             last = (index + 1) * self._batch.accumulation - 1
-            after = heard[last] * (last + 1)
+            after = heard[last] * (last + 1) / self._in_sync
             total += (after - before) * (update.weight if self._is_mean else 1.0)
             before = after
         return total

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any, NamedTuple
 
+from unified_ipu.adapter import Place, Plan
 from unified_ipu.errors import CapabilityError
+from unified_ipu.plan import device_batch
+from unified_ipu.world import PopDist
 from unified_ipu_tensorflow.errors import NAME
 
 
@@ -14,9 +17,11 @@ class Sdk(NamedTuple):
 
     Args:
         ipu: ``tensorflow.python.ipu``.
+        popdist: Of several processes; None for one.
     """
 
     ipu: Any
+    popdist: Any
 
 
 def has_sdk() -> bool:
@@ -25,19 +30,24 @@ def has_sdk() -> bool:
     return found is not None and not getattr(found, "__emulated__", False)
 
 
-def load_sdk(target: str) -> Sdk:
-    """Return the modules of a target.
+def load_sdk(plan: Plan, place: Place) -> Sdk:
+    """Return the modules of a plan's target.
 
     Args:
-        target: ``"ipu"`` or ``"ipu-emulated"``.
+        plan: Its target is ``"ipu"`` or ``"ipu-emulated"``.
+        place: Of this process; emulated processes are told it as PopRun would tell them.
 
     Raises:
         CapabilityError: If the SDK is not here.
     """
-    if target == "ipu-emulated":
-        from unified_ipu_tensorflow.emulated import ipu
+    batch = device_batch(plan)[0]
+    if plan.target == "ipu-emulated":
+        from unified_ipu_tensorflow.emulated import ipu, popdist
 
-        return Sdk(ipu)
+        replicas, processes = batch.local_replicas, batch.processes
+        ipus = batch.ipus_per_replica
+        popdist.tell(PopDist(place.rank, processes, replicas, replicas * processes, ipus))
+        return Sdk(ipu, popdist if processes > 1 else None)
     found = _real_ipu()
     if found is None:
         raise CapabilityError(
@@ -45,7 +55,19 @@ def load_sdk(target: str) -> Sdk:
             "this TensorFlow has no tensorflow.python.ipu; install the wheel of the Poplar SDK, or "
             'set target = "ipu-emulated"',
         )
-    return Sdk(found)
+    return Sdk(found, _real_popdist() if batch.processes > 1 else None)
+
+
+def _real_popdist() -> Any:
+    try:
+        found = importlib.import_module("popdist")
+        importlib.import_module("popdist.tensorflow")
+    except ImportError as error:
+        raise CapabilityError(
+            NAME,
+            f"several processes of IPUs need the SDK's popdist, which cannot be imported ({error})",
+        ) from error
+    return found
 
 
 def _real_ipu() -> Any:

@@ -30,7 +30,8 @@ class System:
         config = sdk.ipu.config.IPUConfig()
         self.names = {"ipu": sdk.ipu, "tf": tf, "config": config}
         """What native code may name."""
-        apply_native_calls(calls, {"config": config}, self.names)
+        objects = {"config": config, "popdist": sdk.popdist}
+        apply_native_calls(calls, objects, self.names)
         self.strategy: Any = self._strategy(sdk, calls)
         seeds = [call for call in calls if call.name.startswith(("tf.random.", "ipu.utils."))]
         apply_native_calls(seeds, {"tf": tf, "ipu": sdk.ipu}, self.names)
@@ -54,7 +55,8 @@ def system_of(sdk: Sdk, calls: Sequence[NativeCall]) -> System:
         sdk: Its modules.
         calls: Of the training program; those that come before the model count.
     """
-    own = [call for call in calls if call.name.startswith(("config.", "ipu.", "tf."))]
+    first = ("config.", "popdist.", "ipu.", "tf.")
+    own = [call for call in calls if call.name.startswith(first)]
     if _made and _made[0][:2] == (sdk, own):
         return _made[0][2]
     if _made:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from unified_ipu_tensorflow.emulated.ipu import (
     config as config,
+    distributed as distributed,
     gradient_accumulation as gradient_accumulation,
     ipu_strategy as ipu_strategy,
     ops as ops,
@@ -18,6 +19,7 @@ from unified_ipu_tensorflow.emulated.notes import refuse_others
 __emulated__ = True
 __all__ = [
     "config",
+    "distributed",
     "gradient_accumulation",
     "ipu_strategy",
     "ops",

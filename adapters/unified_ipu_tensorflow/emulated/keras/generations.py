@@ -34,15 +34,22 @@ def _as_column(tensor: Any) -> Any:
 def training_step(model: Any, element: Any) -> Tuple[List[Any], Dict[str, Any]]:
     """Gradients of the trainable variables, dense, and the values of all metrics so far.
 
+    Keras divides what is a mean, and the terms of the model, by the replicas in sync; the losses it
+    reports are not divided, and those that are sums are multiplied.
+
     Raises:
         ValueError: If a trainable variable has no gradient.
     """
     x, y, sample_weight = unpacked(element)
     variables = list(model.trainable_variables)
+    in_sync = model._ipu_state.strategy.num_replicas_in_sync
+    if in_sync > 1:
+        sample_weight = _for_all(model, x, sample_weight, in_sync)
     with tf.GradientTape() as tape:
         y_pred = model(x, training=True)
         loss = _loss(model, x, y, y_pred, sample_weight, training=True)
-    gradients = tape.gradient(loss, [_plain(variable) for variable in variables])
+        share = loss / tf.cast(in_sync, loss.dtype)
+    gradients = tape.gradient(share, [_plain(variable) for variable in variables])
     for gradient, variable in zip(gradients, variables):
         if gradient is None:
             raise ValueError(
@@ -65,6 +72,26 @@ def test_step(model: Any, element: Any) -> Dict[str, Any]:
 def predict_step(model: Any, element: Any) -> Any:
     """Outputs of the model."""
     return model(unpacked(element)[0], training=False)
+
+
+def _for_all(model: Any, x: Any, sample_weight: Any, in_sync: int) -> Any:
+    """Sample weights times the replicas, where the one loss of the model is a sum.
+
+    Raises:
+        NotImplementedError: If the model has several losses, or one of no known reduction.
+    """
+    loss = model.loss
+    reduction = None if isinstance(loss, (dict, list)) else str(getattr(loss, "reduction", "auto"))
+    if reduction in {"auto", "sum_over_batch_size"}:
+        return sample_weight
+    if reduction != "sum":
+        raise NotImplementedError(
+            "several processes are emulated for models with one loss, whose reduction is sum or "
+            f"a mean, got {loss!r}"
+        )
+    if sample_weight is None:
+        sample_weight = tf.ones(tf.shape(tf.nest.flatten(x)[0])[:1])
+    return sample_weight * tf.cast(in_sync, sample_weight.dtype)
 
 
 def _loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:

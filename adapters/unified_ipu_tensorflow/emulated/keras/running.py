@@ -31,8 +31,14 @@ class Run(NamedTuple):
 
 
 def run_evaluate(model: Any, data: Triple, *, batch_size: Any, steps: Any) -> Dict[str, Any]:
-    """Logs of the last step; see ``Extension.evaluate``."""
+    """Logs of the last step; see ``Extension.evaluate``.
+
+    Raises:
+        NotImplementedError: On several processes.
+    """
     check_compiled(model, "evaluate")
+    if model._ipu_state.strategy.num_replicas_in_sync > 1:
+        raise NotImplementedError("evaluate on several processes is not emulated; use predict")
     results = _infer(model, "evaluate", data, test_step, batch_size=batch_size, steps=steps)
     return plain(results[-1][-1])
 

@@ -1,0 +1,65 @@
+"""Two processes of two replicas: PopDistStrategy, whose Keras divides and multiplies losses."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import pytest
+
+import unified_ipu as ui
+from tests.adapters.unified_ipu_tensorflow.ipu.sessions import (
+    HOST,
+    Case,
+    device,
+    distance,
+    keras,
+    mlp,
+    numbers,
+)
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def penalised() -> Any:
+    return mlp(kernel_regularizer=keras.regularizers.L2(0.1))
+
+
+CASE = Case(numbers(120), 6, penalised, loss=keras.losses.MeanSquaredError)
+PLAN: Dict[str, Any] = device(
+    **{"batch.updates_per_call": 2, "batch.global_batch_size": 32, "batch.micro_batch_size": 4}
+)
+
+
+def trained(world: Any) -> Tuple[Any, Any, Any, Any]:
+    with ui.Session(ui.Plan().replace(PLAN), world=world, argv=[]) as session:
+        with session.scope():
+            model = CASE.model()
+        if world.rank == 1:  # PopDistStrategy sends those of the first process
+            model.set_weights([w + 1.0 for w in model.get_weights()])
+        program = session.compile(model, loss=CASE.loss(), optimizer=CASE.optimizer())
+        loader = session.loader(ui.data.arrays(*CASE.data))
+        records = []
+        for _ in range(2):
+            records += [program.step(call) for call in loader]
+        seen = program.predict(session.loader(numbers(11), train=False), gather="all")
+        return (
+            model.get_weights(),
+            [(r.update, r.samples, r.weight, r.lr, r.updates, r.skipped) for r in records],
+            [float(r.loss) for r in records],
+            seen,
+        )
+
+
+def test_two_processes_make_the_updates_of_one_host(warm_pool):
+    plan = {key: value for key, value in PLAN.items() if not key.startswith("ipu.")}
+    host = CASE.train({**plan, **HOST})
+    ranks = warm_pool.run(trained, 2, timeout=240.0)
+    for weights, exact, losses, _ in ranks:
+        assert exact == host.exact
+        assert np.allclose(losses, host.losses, rtol=1e-5)
+        assert distance(weights, host.weights) < 5e-5
+    assert distance(ranks[0][0], ranks[1][0]) == 0.0
+    assert np.array_equal(ranks[0][3], ranks[1][3])
+    expected = host.model(numbers(11)[0]).numpy()
+    assert np.allclose(ranks[0][3], expected, rtol=1e-3, atol=1e-4)

@@ -105,13 +105,14 @@ def compile_mlp(session: ui.Session, dtype: str, optimizer: Any, **changes: Any)
         model: Any = layers.to(getattr(torch, dtype))
         return session.compile(model, **{"loss": nn.MSELoss(), "optimizer": optimizer, **changes})
     keras = keras_in(dtype)
-    model = keras.Sequential(
-        [
-            keras.layers.InputLayer((6,)),
-            keras.layers.Dense(5, activation="tanh", name="z_hidden"),
-            keras.layers.Dense(3, name="head"),
-        ]
-    )
+    with session.scope():
+        model = keras.Sequential(
+            [
+                keras.layers.InputLayer((6,)),
+                keras.layers.Dense(5, activation="tanh", name="z_hidden"),
+                keras.layers.Dense(3, name="head"),
+            ]
+        )
     names = {
         "z_hidden/kernel": ["0.weight", "IO->OI"],
         "z_hidden/bias": "0.bias",
@@ -127,7 +128,7 @@ def compile_mlp(session: ui.Session, dtype: str, optimizer: Any, **changes: Any)
     return session.compile(model, **{**arguments, **changes})
 
 
-def train_mlp(world: Any, dtype: str, optimizer: Any) -> Any:
+def train_mlp(world: Any, dtype: str, optimizer: Any, **changes: Any) -> Any:
     """One rank: weights before, after 1 and after 50 updates, and the records."""
     x, y = data_of(dtype)
     settings = {
@@ -135,6 +136,7 @@ def train_mlp(world: Any, dtype: str, optimizer: Any) -> Any:
         "batch__micro_batch_size": 3,
         "update__clip_norm": 0.7,
         "data__shuffle": False,
+        **changes,
     }
     with session_of(world, **settings) as session:
         program = compile_mlp(session, dtype, optimizer)
@@ -183,6 +185,22 @@ def test_l5_3_a_torch_and_a_keras_rank_train_as_the_oracle(pool, dtype, optimize
         assert relative(joined(last), joined(canonical(expected.parameters))) < fifty
         assert [number[1] for number in numbers] == expected.weights
         assert [number[0] for number in numbers[:4]] == [13, 13, 13, 9]
+        assert numbers == ranks[0][3]
+
+
+def test_l5_6_ranks_of_two_frameworks_reduce_in_half_precision(pool):
+    x, y = data_of()
+    expected = oracle.Oracle(start_of(), oracle.squared_error, SGD, clip_norm=0.7)
+    for number in range(UPDATES):
+        rows = slice(number % 4 * GLOBAL_BATCH, (number % 4 + 1) * GLOBAL_BATCH)
+        expected.update(x[rows], y[rows])
+    half = {"precision__compute": "bfloat16", "precision__reduce": "compute"}
+    ranks = run(pool, train_mlp, dtype="float32", optimizer=SGD, **half)
+    for _, _, last, numbers, _ in ranks:
+        error = relative(joined(last), joined(canonical(expected.parameters)))
+        assert 1e-4 < error < 0.02, "the oracle does not round"
+        assert relative(joined(last), joined(ranks[0][2])) < 1e-5, "the sums are the same bits"
+        assert [number[1] for number in numbers] == expected.weights
         assert numbers == ranks[0][3]
 
 

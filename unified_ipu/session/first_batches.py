@@ -17,13 +17,14 @@ import numpy as np
 
 from unified_ipu.adapter import Call, MicroBatch, Record, array_of, leaves, owner_of
 from unified_ipu.comms import Communicator
-from unified_ipu.engine import HostExecutor
+from unified_ipu.engine import HostExecutor, UpdateRules
 from unified_ipu.errors import ConfigError
 from unified_ipu.session.agreement import shared_buffers
 from unified_ipu.session.mixing import Mix
 
 COMPARED_CALLS = 2
 RELATIVE = 1e-4  # float32 sums in another order differ by some 1e-6
+RELATIVE_IN_HALF = 0.05  # bfloat16 has 8 bits, and each framework rounds elsewhere
 ABSOLUTE = 1e-6
 
 
@@ -43,6 +44,8 @@ class MixedExecutor(HostExecutor):
         self._mix = mix
         self._ranks = communicator
         self._uncompared = COMPARED_CALLS
+        rules: UpdateRules = arguments["rules"]
+        self._relative = RELATIVE_IN_HALF if rules.is_reduced else RELATIVE
 
     def run(self, call: Call) -> Record:
         """As ``HostExecutor.run``, after the comparison if it is still due.
@@ -72,7 +75,8 @@ class MixedExecutor(HostExecutor):
         if micro is None:
             return False
         everyone = self._ranks.all_gather_value(self._loss(micro))
-        return check_losses(self._mix, [Scored(*theirs) for theirs in everyone])
+        scored = [Scored(*theirs) for theirs in everyone]
+        return check_losses(self._mix, scored, relative=self._relative)
 
     def _loss(self, micro: MicroBatch) -> List[Any]:
         with shared_buffers(self, self._ranks):
@@ -103,12 +107,13 @@ class Scored(NamedTuple):
         return float(self.total) / weight if weight else math.nan
 
 
-def check_losses(mix: Mix, scored: Sequence[Scored]) -> bool:
+def check_losses(mix: Mix, scored: Sequence[Scored], *, relative: float = RELATIVE) -> bool:
     """Compare what all ranks made of one batch.
 
     Args:
         mix: The adapters of all ranks.
         scored: By rank.
+        relative: How far losses may lie apart, as a share of the first.
 
     Returns:
         Whether it says anything: some rank counted something, and its loss is finite.
@@ -127,7 +132,7 @@ def check_losses(mix: Mix, scored: Sequence[Scored]) -> bool:
     losses = [one.loss for one in scored]
     if not any(weights) or not any(map(math.isfinite, losses)):
         return False
-    if not all(map(_close_to(losses[0]), losses)):
+    if not all(map(_close_to(losses[0], relative), losses)):
         raise ConfigError(
             f"the ranks' losses of one micro-batch differ: {_by_rank(mix, losses, 'has')}. The "
             "weights are the same, so the models or their losses are not: look for a Flatten after "
@@ -135,7 +140,7 @@ def check_losses(mix: Mix, scored: Sequence[Scored]) -> bool:
             "defaults (eps, padding, activation), and for a loss over logits in one framework and "
             "over probabilities in the other"
         )
-    if not all(map(_close_to(weights[0]), weights)):
+    if not all(map(_close_to(weights[0], RELATIVE), weights)):
         raise ConfigError(
             "the ranks' losses of one micro-batch are means over different units: "
             f"{_by_rank(mix, weights, 'counts')}. Samples of one rank would weigh more than those "
@@ -149,11 +154,12 @@ def _by_rank(mix: Mix, values: Sequence[float], verb: str) -> str:
 
 
 class _close_to:  # noqa: N801 reads as a function
-    def __init__(self, wanted: float) -> None:
+    def __init__(self, wanted: float, relative: float) -> None:
         self._wanted = wanted
+        self._relative = relative
 
     def __call__(self, value: float) -> bool:
-        return math.isclose(value, self._wanted, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        return math.isclose(value, self._wanted, rel_tol=self._relative, abs_tol=ABSOLUTE)
 
 
 def shared_micro_batch(

@@ -113,3 +113,11 @@ def test_rows_of_objects_are_refused_by_their_place():
     with pytest.raises(RanksFailedError) as caught:
         run_ranks(2, body)
     assert "batch[1]['text'] holds ndarray of dtype object" in str(caught.value.errors[0])
+
+
+def test_in_half_precision_losses_may_lie_further_apart_and_weights_may_not():
+    assert check_losses(MIX, [scored(8.0, 4), scored(8.2, 4)], relative=0.05)
+    with pytest.raises(ConfigError, match="losses of one micro-batch differ"):
+        check_losses(MIX, [scored(8.0, 4), scored(8.5, 4)], relative=0.05)
+    with pytest.raises(ConfigError, match="means over different units"):
+        check_losses(MIX, [scored(8.0, 4), scored(8.02, 4.01)], relative=0.05)

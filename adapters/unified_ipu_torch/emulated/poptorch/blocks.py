@@ -101,11 +101,15 @@ class LegacyBeginBlockFn(torch.nn.Module):
     ) -> None:
         super().__init__()
         self._layer_to_call = layer_to_call
-        self._hook = _BlockHook(user_id, ipu_id)
+        self._user_id = user_id
+        self._ipu_id = ipu_id
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Begin the block, call."""
-        self._hook()
+        manager = current_manager()
+        if manager is not None and self._user_id is None:
+            self._user_id = manager.nextAutoId()
+        _begin(self._user_id, self._ipu_id)
         return self._layer_to_call(*args, **kwargs)
 
 

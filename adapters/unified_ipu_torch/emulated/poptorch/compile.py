@@ -129,6 +129,7 @@ class _Capture:
         }
         self._watch: Any = None
         self._overlaps = False
+        self._overlapped: List[torch.Tensor] = []
         self.losses: List[torch.Tensor] = []
         self.final_loss: Optional[int] = None
 
@@ -140,6 +141,7 @@ class _Capture:
             is_capture=True,
             on_loss=self._watch.take_loss,
             placement=self._blocks,
+            inputs=micro.flatten(),
         )
         with self._shown(), random.use(keep=False), running(run), half_is_possible():
             with torch.enable_grad() if run.training else contextlib.nullcontext():
@@ -148,6 +150,7 @@ class _Capture:
             self._model.check_unchanged(self._buffers)
         self.losses = run.losses
         self._overlaps = any(mode != OverlapMode.NoOverlap for mode in run.overlaps)
+        self._overlapped = run.overlapped_outputs
         return result
 
     def check(self, result: Any) -> List[bool]:
@@ -169,6 +172,12 @@ class _Capture:
                     'poptorch.identity_loss(..., reduction="sum" or "mean")',
                     "popart_exception",
                 )
+        if not {id(tensor) for tensor in self._overlapped} <= {id(t) for t in flatten(result)}:
+            raise Error(
+                "poptorch.set_overlap_for_output applied on a node which is not a tensor output "
+                "to the model.",
+                CPP,
+            )
         if self._overlaps:
             tiles = int(self._options.toDict().get("numIOTiles", 0))
             check_overlap(self._options._execution_strategy, tiles, settings.selection.mode)

@@ -20,6 +20,8 @@ class Run:
         on_loss: Told of every loss with the tensor that the operator returned.
         losses: All of them, in order.
         placement: Places the blocks while it captures.
+        inputs: Of the model, while it captures.
+        overlapped_outputs: What was said to be an output whose transfer overlaps.
         overlaps: How transfers were asked to overlap.
     """
 
@@ -28,7 +30,9 @@ class Run:
     on_loss: Optional[Callable[[torch.Tensor], None]] = None
     losses: List[torch.Tensor] = field(default_factory=list)
     placement: Any = None
+    inputs: List[torch.Tensor] = field(default_factory=list)
     overlaps: List[Any] = field(default_factory=list)
+    overlapped_outputs: List[torch.Tensor] = field(default_factory=list)
 
     def add_loss(self, loss: torch.Tensor) -> None:
         """Keep a loss."""

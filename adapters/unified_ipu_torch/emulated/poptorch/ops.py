@@ -268,7 +268,19 @@ def set_overlap_for_input(input_tensors: Any, mode: Union[OverlapMode, str]) -> 
 
     Returns:
         The same structure.
+
+    Raises:
+        Error: If one is no input of the model.
     """
+    run = current_run()
+    if run is not None and run.is_capture:
+        for tensor in flatten(input_tensors):
+            if not any(tensor is given for given in run.inputs):
+                raise Error(
+                    "poptorch.set_overlap_for_input applied on a node which is not a tensor input "
+                    "to the model.",
+                    "poptorch_cpp_error",
+                )
     return _overlapped(input_tensors, mode)
 
 
@@ -280,9 +292,13 @@ def set_overlap_for_output(output_tensors: Any, mode: Union[OverlapMode, str]) -
         mode: In which loop.
 
     Returns:
-        The same structure.
+        The same structure, which the model has to return.
     """
-    return _overlapped(output_tensors, mode)
+    found = _overlapped(output_tensors, mode)
+    run = current_run()
+    if run is not None:
+        run.overlapped_outputs.extend(flatten(found))
+    return found
 
 
 def _overlapped(tensors: Any, mode: Any) -> Any:

@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Any, Mapping
 
 from unified_ipu_torch.emulated.poptorch.backend_options import validate_options
+from unified_ipu_torch.emulated.poptorch.context import isRunningOnIpu
 from unified_ipu_torch.emulated.poptorch.errors import (
     Error as Error,
     RecoverableError as RecoverableError,
@@ -28,6 +29,11 @@ def ipuHardwareVersion(numIpus: int = 1) -> int:
         numIpus: How many are wanted.
     """
     return VERSION if ipuHardwareIsAvailable(numIpus) else 0
+
+
+def isCompilingWithDispatcher() -> bool:
+    """Whether a model is being captured."""
+    return isRunningOnIpu()
 
 
 def _validateOptions(options: Mapping[str, Any]) -> None:

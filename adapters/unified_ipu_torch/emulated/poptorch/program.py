@@ -17,7 +17,7 @@ from unified_ipu_torch.emulated.poptorch.device_optimizer import DeviceOptimizer
 from unified_ipu_torch.emulated.poptorch.device_random import DeviceRandom
 from unified_ipu_torch.emulated.poptorch.errors import Error
 from unified_ipu_torch.emulated.poptorch.replica_arithmetic import TorchArithmetic
-from unified_ipu_torch.emulated.poptorch.settings import Settings
+from unified_ipu_torch.emulated.poptorch.settings import SYNTHETIC_OFF, Settings
 from unified_ipu_torch.emulated.poptorch.structures import flatten
 from unified_ipu_torch.emulated.poptorch.timings import Timings
 
@@ -148,7 +148,8 @@ class Program:
     def _pass(self, position: Position, run: Run) -> None:
         begin = time.perf_counter()
         micro = self._slice(self.settings.slice_of(position))
-        self.timings.received(begin)
+        if self.settings.synthetic == SYNTHETIC_OFF:
+            self.timings.received(begin)
         buffers = self.model.buffers[position.replica]
         self.model.show(buffers)
         with running(run):
@@ -157,7 +158,8 @@ class Program:
         computed = [t for t, is_ours in zip(flatten(result), self._on_device) if is_ours]
         begin = time.perf_counter()
         self._outputs.take(position, [host_tensors.keep(tensor) for tensor in computed])
-        self.timings.returned(self.settings.selection.block(position), begin)
+        if self.settings.synthetic == SYNTHETIC_OFF:
+            self.timings.returned(self.settings.selection.block(position), begin)
 
     def _slice(self, index: int) -> Any:
         rows = iter(self._rows)

@@ -203,6 +203,29 @@ def test_overlapping_transfers_change_no_value():
     assert poptorch.inferenceModel(Overlaps(), opts)(torch.ones(1)).item() == 2.0
 
 
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (
+            lambda x: poptorch.set_overlap_for_input(x + 1, poptorch.OverlapMode.NoOverlap),
+            "not a tensor input to the model",
+        ),
+        (
+            lambda x: poptorch.set_overlap_for_output(x, poptorch.OverlapMode.NoOverlap) + 1,
+            "not a tensor output to the model",
+        ),
+    ],
+)
+def test_only_inputs_and_outputs_overlap(function, words):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    opts = tiles(poptorch.Options().setExecutionStrategy(poptorch.ShardedExecution()))
+    with pytest.raises(poptorch.Error, match=words):
+        poptorch.inferenceModel(Model(), opts)(torch.ones(1))
+
+
 def tiles(opts):
     opts.TensorLocations.numIOTiles(32)
     return opts

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from unified_ipu.adapter import Slot
+from unified_ipu_torch.half_kernels import as_tensor
 
 
 class Gradients(Protocol):
@@ -101,7 +102,7 @@ class BoundGradients:
         buffers: Sequence[Any],
     ) -> None:
         self._parameters = parameters
-        flat = [_as_tensor(buffer) for buffer in buffers]
+        flat = [as_tensor(buffer) for buffer in buffers]
         for buffer in flat:
             buffer.zero_()  # the gaps between the slots stay 0
         self._views = gradient_views(parameters, slots, flat)
@@ -163,7 +164,7 @@ class StagedGradients:
     ) -> None:
         self._parameters = parameters
         self._own = OwnGradients(parameters)
-        self._views = gradient_views(parameters, slots, [_as_tensor(b) for b in buffers])
+        self._views = gradient_views(parameters, slots, [as_tensor(b) for b in buffers])
 
     def begin(self) -> None:
         """Start without gradients."""
@@ -198,17 +199,6 @@ class StagedGradients:
         """Drop the views."""
         self._views = []
         self._own.begin()
-
-
-def is_half(buffer: Any) -> bool:
-    """Whether a bucket's numbers are float16, or bfloat16, which numpy keeps as uint16."""
-    return bool(buffer.dtype.itemsize == 2)  # noqa: PLR2004 bytes
-
-
-def _as_tensor(buffer: Any) -> torch.Tensor:
-    if buffer.dtype == np.uint16:
-        return torch.from_numpy(buffer.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(buffer)
 
 
 def gradient_views(

@@ -126,11 +126,18 @@ def widened(tree: Any) -> Any:
     if isinstance(tree, torch.Tensor):
         return tree.float() if tree.dtype in _HALF else tree
     if isinstance(tree, dict):
-        found = copy.copy(tree)  # of its own class, which may give its items as attributes too
-        for key, child in tree.items():
-            found[key] = widened(child)
-        return found
+        wide = {key: widened(child) for key, child in tree.items()}
+        return _with_items(tree, wide) if any(wide[key] is not tree[key] for key in tree) else tree
     if isinstance(tree, (tuple, list)):
         children = [widened(child) for child in tree]
+        if all(wide is child for wide, child in zip(children, tree)):
+            return tree
         return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
     return tree
+
+
+def _with_items(tree: Any, items: Mapping[Any, Any]) -> Any:
+    found = copy.copy(tree)  # of its own class, which may give its items as attributes too
+    for key, item in items.items():
+        found[key] = item
+    return found

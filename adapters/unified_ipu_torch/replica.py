@@ -39,10 +39,10 @@ from unified_ipu_torch.gradients import (
     Gradients,
     OwnGradients,
     StagedGradients,
-    is_half,
     squared_norm,
     without_gradient,
 )
+from unified_ipu_torch.half_kernels import HalfKernels, is_half
 from unified_ipu_torch.half_precision import HalfObjective, HalfPrecision
 from unified_ipu_torch.model_checks import holds, layers_that_see_the_micro_batch
 from unified_ipu_torch.objectives import ModelObjective, Objective, Score, build_objective
@@ -92,6 +92,7 @@ class TorchReplica:
         self._model_outputs = plain.outputs if isinstance(plain, ModelObjective) else None
         self._half = None if compute == "float32" else HalfPrecision(compute, device)
         self._objective = plain if self._half is None else HalfObjective(plain, self._half)
+        self.kernels = None if self._half is None else HalfKernels()
         self._inference: Any = self._model
         self._first_call = FirstCall(self._model)
         parameters = {plain_name(name): p for name, p in self._model.named_parameters()}

@@ -194,7 +194,7 @@ def test_l5_6_ranks_of_two_frameworks_reduce_in_half_precision(pool):
     for number in range(UPDATES):
         rows = slice(number % 4 * GLOBAL_BATCH, (number % 4 + 1) * GLOBAL_BATCH)
         expected.update(x[rows], y[rows])
-    half = {"precision__compute": "bfloat16", "precision__reduce": "compute"}
+    half: Dict[str, Any] = {"precision__compute": "bfloat16", "precision__reduce": "compute"}
     ranks = run(pool, train_mlp, dtype="float32", optimizer=SGD, **half)
     for _, _, last, numbers, _ in ranks:
         error = relative(joined(last), joined(canonical(expected.parameters)))

@@ -231,6 +231,8 @@ class Replica(Protocol):
 
     ``notes``, if there are any, are sentences that ``compile`` logs on the first rank.
 
+    ``kernels``, if there are any, are what the reducer uses on the buckets instead of numpy's.
+
     A replica whose model has no tensors before its first batch has ``is_built``, False until then,
     and ``build_from(tree)``: called once on every rank, before the first update, with an empty
     batch (0 rows, numpy arrays) of the structure, dtypes and shapes of the first one. Until then

@@ -17,6 +17,7 @@ import numpy as np
 from unified_ipu.adapter import (
     Buffer,
     CanonicalTensor,
+    Kernels,
     Metric,
     MicroBatch,
     Replica,
@@ -61,6 +62,7 @@ class RenamedReplica:
         """Whether gradients are reduced with canonical axes; decided before ``bind``."""
         self.counts_samples = replica.counts_samples
         self.holds_collectives = bool(getattr(replica, "holds_collectives", False))
+        self.kernels: Optional[Kernels] = getattr(replica, "kernels", None)
 
     @property
     def axes(self) -> Dict[str, Optional[List[int]]]:

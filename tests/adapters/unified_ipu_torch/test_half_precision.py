@@ -13,6 +13,7 @@ from torch import nn
 
 import unified_ipu as ui
 from unified_ipu.adapter import MicroBatch, Place, Slot
+from unified_ipu.comms import local_group as shm_group
 from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu.testing import threads
 from unified_ipu.testing.threads import run_ranks
@@ -164,7 +165,7 @@ def test_weights_are_counted_exactly_in_half_precision(compute):
 
 @pytest.mark.parametrize("compute", HALVES)
 @pytest.mark.parametrize("reduce", ["float32", "compute"])
-@pytest.mark.parametrize("group", [threads.local_group, c10d_group], ids=["shm", "c10d"])
+@pytest.mark.parametrize("group", [shm_group, c10d_group], ids=["shm", "c10d"])
 def test_ranks_reduce_to_the_same_bits_and_to_the_sum(compute, reduce, group, monkeypatch):
     """Gradients of w: rank 0 gives 1 a row, rank 1 gives 2; W = 4."""
     monkeypatch.setattr(threads, "local_group", group)

@@ -30,7 +30,7 @@ from unified_ipu.engine.device_inference import DeviceInference
 from unified_ipu.engine.header import check_metric_names
 from unified_ipu.engine.random_keys import TRAINING, micro_batch_key
 from unified_ipu.engine.rules import UpdateRules
-from unified_ipu.errors import ConfigError, DataError, NumericsError
+from unified_ipu.errors import ConfigError, DataError, NumericsError, PlanError
 from unified_ipu.events import Counters, PhaseClock
 from unified_ipu.plan import DeviceBatch
 
@@ -75,7 +75,9 @@ class DeviceExecutor:
         Raises:
             NumericsError: On all ranks, if W is not finite or negative (nothing is changed), or
                 if the loss is not finite: the weights of that call are lost.
-            ConfigError: On all ranks, if a process has nothing to feed, or metrics changed.
+            PlanError: On all ranks, if a process has nothing to feed, or padding that its loss
+                cannot carry.
+            ConfigError: On all ranks, if the metrics' names changed.
             DataError: On all ranks, if the ranks got another number of samples than expected.
         """
         self._check_open()
@@ -113,21 +115,15 @@ class DeviceExecutor:
 
         Raises:
             NumericsError: If a W is not finite or negative.
-            ConfigError: If a process has nothing to feed.
+            PlanError: If a process has nothing to feed, or padding that its loss cannot carry.
             DataError: If there are more or fewer samples than expected.
         """
-        mine = np.array(
-            [
-                [math.fsum(one.weights) for one in weighed],
-                [one.samples for one in weighed],
-                [not one.micro_batches for one in weighed],
-            ],
-            np.float64,
-        )
+        rows = [[math.fsum(one.weights), one.samples, bool(one.problem)] for one in weighed]
+        mine = np.array(rows, np.float64)
         if self._communicator.size > 1:
             with self._clock.phase("communication"):
                 mine = self._communicator.all_reduce(mine, name="weights of a call")
-        for update, weight, samples, empty in zip(call.updates, *mine.tolist()):
+        for update, (weight, samples, _) in zip(call.updates, mine.tolist()):
             if not math.isfinite(weight) or weight < 0.0:
                 raise NumericsError(
                     f"update {update.number}: the weight W of the loss is {weight}; expected a "
@@ -139,13 +135,21 @@ class DeviceExecutor:
                     f"{update.samples}; every rank must run the call of its own loader, and once: "
                     "call.held() gives one that two programs can run"
                 )
-            if weight and empty:
-                raise ConfigError(
-                    f"update {update.number}: {empty:.0f} process(es) have no row to feed, and "
-                    "never had one; on a device each feeds whole micro-batches: pass one with "
-                    "sample weights of 0, or use a loader"
-                )
-        return mine[0].tolist(), int(mine[1].sum())
+        stopped = (mine[:, 2] > 0) & (mine[:, 1] > 0)
+        if stopped.any():
+            self._say_why(weighed[int(np.argmax(stopped))])
+        return mine[:, 0].tolist(), int(mine[:, 1].sum())
+
+    def _say_why(self, one: Weighed) -> None:
+        """Say on all ranks what keeps an update from being fed.
+
+        Raises:
+            PlanError: Always.
+        """
+        problems = self._communicator.all_gather_value(one.problem)
+        rank = next(rank for rank, problem in enumerate(problems) if problem)
+        who = f"rank {rank}: " if self._communicator.size > 1 else ""
+        raise PlanError(f"update {one.number}: {who}{problems[rank]}")
 
     def _run(self, updates: Sequence[DeviceUpdate], call: Call) -> DeviceTally:
         """Run what is fed, and add up what all processes counted.

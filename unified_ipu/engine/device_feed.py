@@ -27,6 +27,7 @@ class Weighed:
         weights: W of each, float64.
         factors: What the loss of each row, or each micro-batch, is multiplied with in S, float64.
         samples: Rows that are no padding.
+        problem: Why it cannot be fed, or empty.
     """
 
     number: int
@@ -34,6 +35,7 @@ class Weighed:
     weights: Any
     factors: Any
     samples: int
+    problem: str = ""
 
     def update(self, total: float, reduction: str) -> DeviceUpdate:
         """Divide, now that W over the world is ``total``."""
@@ -63,8 +65,7 @@ class DeviceFeed:
         """Read an update's micro-batches, fill them up and count them.
 
         Raises:
-            ConfigError: If there are more than a device takes, or padding lies in a micro-batch
-                whose loss is one number.
+            ConfigError: If there are more than a device takes.
         """
         given = [with_arrays(micro) for micro in update.micro_batches]
         needed = self._batch.accumulation * self._batch.local_replicas
@@ -74,49 +75,68 @@ class DeviceFeed:
                 f"takes {self._batch.accumulation} x {self._batch.local_replicas} replicas = "
                 f"{needed}: pass larger ones, or raise batch.global_batch_size"
             )
-        if self._row is None and given:
-            self._row = map_rows(given[0].tree, lambda leaf: np.array(leaf[:1]))
-        if self._row is None:
-            nothing = np.zeros(0)
-            return Weighed(update.number, (), nothing, nothing, 0)
         rows = self._batch.micro_batch_size
         complete = [padded(micro, rows) for micro in given]
-        while len(complete) < needed:
-            complete.append(self._empty(complete, rows))
+        samples = sum(real_rows(micro) for micro in given)
+        nothing = np.zeros(0)
+        cut = next((micro for micro in complete if 0 < real_rows(micro) < rows), None)
+        if cut is not None and not self._device.weighs_rows:
+            return Weighed(update.number, (), nothing, nothing, samples, _CUT.format(cut.index))
         measures = [self._measure(micro) for micro in complete]
+        counted = [micro for micro, (weight, _) in zip(complete, measures) if weight]
+        if counted or self._row is None:
+            self._keep_a_row(counted or complete)
+        if self._row is None:
+            return Weighed(update.number, (), nothing, nothing, samples, _NOTHING)
+        # What weighs nothing is not run on hosts; here other rows stand for it.
+        tree = counted[0].tree if counted else repeated(self._row, rows)
+        for index, (weight, _) in enumerate(measures):
+            if not weight:
+                complete[index] = _uncounted(complete[index].index, tree, rows)
+        missing = needed - len(complete)
+        complete += [_uncounted(-1, tree, rows) for _ in range(missing)]
+        measures += [self._nothing(rows)] * missing
         return Weighed(
             update.number,
             tuple(complete),
             np.array([weight for weight, _ in measures], np.float64),
             np.array([factors for _, factors in measures], np.float64),
-            sum(real_rows(micro) for micro in given),
+            samples,
         )
 
-    def _empty(self, complete: Sequence[MicroBatch], rows: int) -> MicroBatch:
-        """A micro-batch that counts nothing, of rows of this update where it has some."""
-        tree = complete[0].tree if complete else repeated(self._row, rows)
-        return MicroBatch(
-            complete[-1].index + 1 if complete else 0,
-            tree,
-            rows,
-            np.zeros(rows, np.float32),
-            np.full(rows, -1, np.int64),
-        )
+    def _keep_a_row(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """Of the last update that had some, for one in which this process has none."""
+        if micro_batches:
+            self._row = map_rows(micro_batches[0].tree, lambda leaf: np.array(leaf[:1]))
 
     def _measure(self, micro: MicroBatch) -> Tuple[float, Any]:
-        device, real = self._device, real_rows(micro)
-        if real == 0:
-            return 0.0, np.zeros(micro.rows) if device.weighs_rows else 0.0
-        if real < micro.rows and not device.weighs_rows:
-            raise ConfigError(
-                f"micro-batch {micro.index} has {micro.rows - real} rows of padding, but its loss "
-                "is one number: rows cannot be left out of it. Use a loss that gives one value a "
-                'row (loss_reduction="none"), or set batch.remainder = "drop"'
-            )
-        found = device.measure(micro)
-        if not device.weighs_rows:
+        if real_rows(micro) == 0:
+            return self._nothing(micro.rows)
+        found = self._device.measure(micro)
+        if not found.weight:
+            return self._nothing(micro.rows)
+        if not self._device.weighs_rows:
             return float(found.weight), float(found.factors)
         return float(found.weight), np.asarray(found.factors, np.float64).reshape(micro.rows)
+
+    def _nothing(self, rows: int) -> Tuple[float, Any]:
+        return 0.0, np.zeros(rows) if self._device.weighs_rows else 0.0
+
+
+_CUT = (
+    "micro-batch {} has rows of padding, but its loss is one number: rows cannot be left out of "
+    'it. Use a loss that gives one value a row (loss_reduction="none"), or set batch.remainder = '
+    '"drop"'
+)
+_NOTHING = (
+    "this process has no row to feed, and never had one; on a device each feeds whole "
+    "micro-batches: pass one with sample weights of 0, or use a loader"
+)
+
+
+def _uncounted(index: int, tree: Tree, rows: int) -> MicroBatch:
+    weight, ids = np.zeros(rows, np.float32), np.full(rows, -1, np.int64)
+    return MicroBatch(index, tree, rows, weight, ids)
 
 
 def real_rows(micro: MicroBatch) -> int:

@@ -125,6 +125,15 @@ class Engine:
         return losses
 
 
+class NoRandomNumbers:
+    """Stands in for a generator that a device cannot be given."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise CapabilityError(
+            NAME, "random layers are not keyed on a device; set their rate to 0 (ipu.random_layers)"
+        )
+
+
 class NumpyDevice:
     """``Engine`` for the model of a job; state, checks and scores are a replica's."""
 
@@ -133,12 +142,6 @@ class NumpyDevice:
         if job.objective is not None:
             raise CapabilityError(
                 NAME, "the weight of an objective is known after forward; pass loss= on a device"
-            )
-        if getattr(job.model, "dropout", 0.0) and plan.ipu.random_layers == "refuse":
-            raise CapabilityError(
-                NAME,
-                "dropout is not keyed on a device; set its rate to 0, or ipu.random_layers to "
-                '"native"',
             )
         self._rank = place.rank
         self._is_mean = plan.update.reduction == "mean"
@@ -152,6 +155,7 @@ class NumpyDevice:
 
     def measure(self, micro: MicroBatch) -> Measure:
         replica = self._replica
+        replica.model.forward(split(micro.tree)[0], NoRandomNumbers())
         weight = replica.weight_before(micro) or 0.0
         is_mean = replica.reduction == "mean"
         if not self.weighs_rows:

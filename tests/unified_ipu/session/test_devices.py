@@ -216,8 +216,8 @@ def test_l2_padding_needs_a_loss_of_rows():
         program = compiled(session, loss=mean_of)
         return [program.step(call) for call in session.loader((x, y))]
 
-    text = refused(body, ConfigError, batch__global_batch_size=4)
-    assert "1 rows of padding" in text
+    text = refused(body, PlanError, batch__global_batch_size=4)
+    assert "update 1: micro-batch 0 has rows of padding" in text
     assert 'loss_reduction="none"' in text
     # Whole micro-batches of padding count nothing, so they are fed all the same.
     even = np.arange(24.0).reshape(6, 4), np.ones((6, 1))
@@ -312,7 +312,46 @@ def test_a_process_that_never_had_a_row_is_an_error_on_all_ranks():
     def body(session):
         compiled(session).step([] if session.rank else [(x, y)])
 
-    assert "never had one" in refused(body, ConfigError, 2, mesh__data=2)
+    text = refused(body, PlanError, 2, mesh__data=2)
+    assert "update 0: rank 1: this process has no row to feed, and never had one" in text
+
+
+def test_padding_that_one_rank_cannot_carry_is_the_same_error_on_all():
+    x, y = np.ones((3, 4)), np.ones((3, 1))
+
+    def body(session):
+        compiled(session, loss=mean_of).step((x[:2], y[:2]) if session.rank else (x[:1], y[:1]))
+
+    with pytest.raises(RanksFailedError) as caught:
+        run(2, body, **device(mesh__data=2))
+    assert [str(each).partition(": ")[2] for each in caught.value.errors.values()] == [
+        str(caught.value.errors[0]).partition(": ")[2]
+    ] * 2
+    assert "rank 0: micro-batch 0 has rows of padding" in str(caught.value.errors[1])
+
+
+def test_l1_a_micro_batch_that_weighs_nothing_is_not_run():
+    # The loss of its rows is not finite: 0 times that would be no number either.
+    x, y = classes(12)
+    x[4:6], y[4:6] = np.nan, IGNORED
+    x[8:], y[8:] = np.nan, IGNORED
+
+    def body(session):
+        program = session.compile(
+            Mlp((4, CLASSES)),
+            loss=SoftmaxCrossEntropy("mean", ignore_index=IGNORED),
+            optimizer=ui.optim.SGD(lr=0.1),
+        )
+        records = [program.step(call) for call in session.loader((x, y))]
+        return program.weights(), [(record.weight, record.updates) for record in records]
+
+    host = run(1, body, data__shuffle=False)[0]
+    for processes in (1, 2):  # of two, the first has nothing that counts
+        settings = device(mesh__data=processes)
+        found = run(processes, body, **settings)[0]
+        assert found[1] == [(4.0, 1), (2.0, 1), (0.0, 0)] == host[1]
+        for name, value in host[0].items():
+            np.testing.assert_allclose(found[0][name], value, rtol=1e-12)
 
 
 def test_more_micro_batches_than_a_call_takes_are_refused():
@@ -328,7 +367,9 @@ def test_what_a_device_cannot_do_is_refused_before_training():
         CapabilityError,
     )
     assert "weight of an objective" in text
-    text = refused(lambda s: compiled(s, model=Mlp((4, 3, 1), dropout=0.5)), CapabilityError)
+    dropping = Mlp((4, 3, 1), dropout=0.5)
+    batch = np.ones((2, 4)), np.ones((2, 1))
+    text = refused(lambda s: compiled(s, model=dropping).step(batch), CapabilityError)
     assert "ipu.random_layers" in text
     text = refused(lambda s: compiled(s, names={"0.weight": "a", "0.bias": "b"}), ConfigError)
     assert "whole calls on its device" in text

@@ -120,7 +120,7 @@ def test_l2_padding_needs_a_loss_of_rows():
     def opaque(outputs, targets):
         return mean(outputs, targets)
 
-    with pytest.raises(ConfigError, match='loss_reduction="none"'):
+    with pytest.raises(PlanError, match='loss_reduction="none"'):
         step(mlp(), classes(13), loss=opaque)
 
 

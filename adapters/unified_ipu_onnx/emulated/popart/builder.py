@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from unified_ipu_onnx.emulated.popart.data_flow import InputSettings
 from unified_ipu_onnx.emulated.popart.enums import ReplicatedStreamMode
 from unified_ipu_onnx.emulated.popart.errors import NotEmulatedError, popart_exception
+from unified_ipu_onnx.emulated.popart.node_attributes import NodeAttributes
 from unified_ipu_onnx.emulated.popart.opsets import AiGraphcoreOpset1, AiOnnx
 from unified_ipu_onnx.emulated.popart.protos import info_of, load, onnx_type
 from unified_ipu_onnx.emulated.popart.support import (
@@ -31,7 +32,7 @@ from unified_ipu_onnx.reading import plain_domain
 STREAM_MODE = "__replicated_stream_mode"
 
 
-class Builder:
+class Builder(NodeAttributes):
     """Builds an ONNX graph.
 
     Args:
@@ -60,7 +61,7 @@ class Builder:
         if opsets is not None:
             self._version, graphcore = opsets["ai.onnx"], opsets[GRAPHCORE]
         self._scopes: List[str] = []
-        self._attributes: List[Dict[str, int]] = []
+        self._placed: List[Dict[str, int]] = []
         self.aiGraphcore = self.aiGraphcoreOpset1 = AiGraphcoreOpset1(self._add_node, graphcore)
 
     def __getattr__(self, name: str) -> Any:
@@ -105,10 +106,20 @@ class Builder:
         return name
 
     def addUntypedInputTensor(self, debugContext: str = "") -> str:
-        """Add an input that ``InputShapeInfo`` will describe."""
-        name = self._unique(debugContext or "input")
-        self._model.graph.input.add(name=name)
-        return name
+        """Inputs without a type are for subgraphs only.
+
+        Raises:
+            popart_exception: Always.
+        """
+        del debugContext
+        raise popart_exception("Can not add untyped tensors to the top-level graph.")
+
+    def reshape_const(
+        self, aiOnnx: AiOnnx, args: Sequence[str], shape: Sequence[int], debugContext: str = ""
+    ) -> str:
+        """Add a reshape to a constant shape."""
+        sizes = aiOnnx.constant(np.array(shape, np.int64), f"{debugContext}_const")
+        return str(aiOnnx.reshape([args[0], sizes], debugContext))
 
     def addInitializedInputTensor(self, initVal: Any, *args: Any, debugContext: str = "") -> str:
         """Add a weight.
@@ -152,6 +163,12 @@ class Builder:
         """Outputs."""
         return [value.name for value in self._model.graph.output]
 
+    def getValueTensorIds(self) -> List[str]:
+        """Everything that nodes compute and that is no output."""
+        outputs = self.getOutputTensorIds()
+        names = [name for node in self._model.graph.node for name in node.output]
+        return [name for name in names if name not in outputs]
+
     def getTrainableTensorIds(self) -> List[str]:
         """Weights."""
         return [tensor.name for tensor in self._model.graph.initializer]
@@ -177,42 +194,6 @@ class Builder:
         del args, named
         raise NotEmulatedError(f"customOp {opName!r}: its code is for Poplar")
 
-    def addNodeAttribute(
-        self,
-        attributeName: str,
-        attributeValue: Any,
-        nodeOutputNames: Collection[str],
-    ) -> None:
-        """Set an attribute of the node with these outputs.
-
-        Raises:
-            popart_exception: If it is set already, or there is no such node.
-        """
-        node = self._node(nodeOutputNames)
-        if any(a.name == attributeName for a in node.attribute):
-            raise popart_exception(f"Node already has attribute {attributeName!r}")
-        node.attribute.append(helper.make_attribute(attributeName, attributeValue))
-
-    def setAvailableMemoryProportion(
-        self, nodeOutputName: Union[str, Set[str]], availableMemoryProportion: float
-    ) -> None:
-        """Set it; without effect here.
-
-        Raises:
-            popart_exception: If it is not in (0, 1], or there is no such node.
-        """
-        if not 0.0 < availableMemoryProportion <= 1.0:
-            raise popart_exception("availableMemoryProportion must be in (0, 1]")
-        self._annotate("__available_memory", availableMemoryProportion, nodeOutputName)
-
-    def setPartialsType(self, nodeOutputName: str, partialsType: str) -> None:
-        """Set it; without effect here."""
-        self._annotate("__partials_type", partialsType, nodeOutputName)
-
-    def recomputeOutputInBackwardPass(self, nodeOutputName: Any, value: Any = 1) -> None:
-        """Set it; without effect here."""
-        self._annotate("__recompute_output_in_backward_pass", int(value), nodeOutputName)
-
     @contextmanager
     def nameScope(self, name: str) -> Iterator[None]:
         """Prefix names of what is added inside."""
@@ -223,44 +204,6 @@ class Builder:
     def getNameScope(self, name: str = "") -> str:
         """Return the prefix of names, with a name behind it."""
         return "".join(f"{scope}/" for scope in self._scopes) + name
-
-    def virtualGraph(self, *args: Any) -> Any:
-        """Place what is added inside a ``with``, or the nodes of these outputs, on an IPU."""
-        return self._place("__ipu_number", args)
-
-    def pipelineStage(self, *args: Any) -> Any:
-        """Place what is added inside a ``with``, or the nodes of these outputs, in a stage."""
-        return self._place("__pipeline_stage", args)
-
-    def executionPhase(self, *args: Any) -> Any:
-        """Place what is added inside a ``with``, or the nodes of these outputs, in a phase."""
-        return self._place("__execution_phase", args)
-
-    def _place(self, attribute: str, args: Sequence[Any]) -> Any:
-        if len(args) == 1:
-            return self._placing(attribute, int(args[0]))
-        return self._annotate(attribute, int(args[1]), args[0])
-
-    @contextmanager
-    def _placing(self, attribute: str, value: int) -> Iterator[None]:
-        self._attributes.append({attribute: value})
-        yield
-        self._attributes.pop()
-
-    def _annotate(self, attribute: str, value: Any, outputs: Any) -> None:
-        node = self._node({outputs} if isinstance(outputs, str) else set(outputs))
-        for index, found in enumerate(node.attribute):
-            if found.name == attribute:
-                del node.attribute[index]
-                break
-        node.attribute.append(helper.make_attribute(attribute, value))
-
-    def _node(self, outputs: Collection[str]) -> NodeProto:
-        found: NodeProto
-        for found in self._model.graph.node:
-            if set(found.output) == set(outputs):
-                return found
-        raise popart_exception(f"Could not find a node with outputs {sorted(outputs)}")
 
     def _unique(self, name: str) -> str:
         base = self.getNameScope(name)
@@ -296,7 +239,7 @@ class Builder:
         prefix = f"{debug}/{operator}" if debug else operator
         names = [self._unique(f"{prefix}:{index}") for index in range(outputs)]
         node = helper.make_node(operator, inputs, names, name=debug, domain=domain, **attributes)
-        for placed in self._attributes:
+        for placed in self._placed:
             node.attribute.extend(helper.make_attribute(n, v) for n, v in placed.items())
         self._model.graph.node.append(node)
         return names

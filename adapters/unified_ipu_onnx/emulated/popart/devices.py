@@ -65,8 +65,8 @@ class DeviceInfo:
         return self.attach()
 
     def detach(self) -> None:
-        """Let the device go."""
-        self._attached = False
+        """Let the device go; the host's own is always there."""
+        self._attached = self.type is not DeviceType.Ipu
 
     def __enter__(self) -> DeviceInfo:  # noqa: PYI034  Self is not in Python 3.8
         return self

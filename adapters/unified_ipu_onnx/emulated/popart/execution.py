@@ -8,6 +8,7 @@ from unified_ipu.device import (
     CallShape,
     Fabric,
     OutputSelection,
+    Position,
     Reduction,
     fabric_of,
     training_stages,
@@ -79,18 +80,26 @@ def execution_of(
     )
 
 
-def selection_of(flow: DataFlow, name: str, shape: CallShape) -> OutputSelection:
-    """Which micro-batches return an anchor.
+class EveryNth(OutputSelection):
+    """A period counts micro-batches of a replica, and not updates: with accumulation that differs.
 
-    Raises:
-        NotEmulatedError: For a period together with accumulation, of which no source says which
-            micro-batches it counts.
+    Held by ``tests/integration/anchorreturntype_test.py`` of PopART: of two updates with two
+    micro-batches each, a period of 2 returns the second of each.
     """
+
+    def block(self, position: Position) -> int:
+        """The block that a micro-batch goes to; -1 if it is not returned."""
+        taken = position.iteration * self.shape.accumulation + position.step + 1
+        if taken % self.period:
+            return -1
+        return (taken // self.period - 1) * self.shape.replicas + position.replica
+
+
+def selection_of(flow: DataFlow, name: str, shape: CallShape) -> OutputSelection:
+    """Which micro-batches return an anchor."""
     kind = flow.art(name)
     if kind.id() is AnchorReturnTypeId.EveryN:
-        if shape.accumulation > 1:
-            raise NotEmulatedError("AnchorReturnType EveryN with gradient accumulation")
-        return OutputSelection(shape, "every_n", kind.rp())
+        return EveryNth(shape, "every_n", kind.rp())
     modes = {
         AnchorReturnTypeId.All: "all",
         AnchorReturnTypeId.Final: "final",

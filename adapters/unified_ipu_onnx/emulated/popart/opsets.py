@@ -20,7 +20,9 @@ from unified_ipu_onnx.emulated.popart.tensor_info import data_type_of
 Outputs = Union[str, List[str]]
 AddNode = Callable[..., List[str]]
 
-_BY_METHOD = {name.lower(): name for name in IMPLEMENTED}
+# Python's own words have a prefix.
+_WORDS = {"And": "logical_and", "If": "logical_if", "Not": "logical_not", "Or": "logical_or"}
+_BY_METHOD = {_WORDS.get(name, name.lower()): name for name in IMPLEMENTED}
 _WITH_GRAPHS = frozenset({"If", "Loop", "Scan"})
 _DEPRECATED = frozenset(
     {("AveragePool", "auto_pad"), ("Conv", "auto_pad"), ("MaxPool", "auto_pad")}
@@ -43,6 +45,9 @@ class AiOnnx:
     def __init__(self, add_node: AddNode, version: int) -> None:
         self._add_node = add_node
         self.version = version
+
+    def __str__(self) -> str:
+        return f"AiOnnx{self.version}"
 
     def constant(self, value: Any, debugContext: str = "") -> str:
         """Add a constant.
@@ -78,6 +83,11 @@ class AiOnnx:
         outputs = int(schema.max_output)
         if schema.min_output != schema.max_output:
             outputs = int(given.pop(0) if given else named.pop("num_outputs"))
+            if not schema.min_output <= outputs <= schema.max_output:
+                raise popart_exception(
+                    f"{name} has an invalid number of outputs {outputs}. Must be between "
+                    f"{schema.min_output}..{schema.max_output}"
+                )
         if not schema.min_input <= len(args) <= schema.max_input:
             raise popart_exception(
                 f"{name} has invalid number of inputs {len(args)}. Must be between "
@@ -105,22 +115,30 @@ def _attributes(
     """
     order = [*known, "debugContext"]
     if len(given) > len(order):
-        raise TypeError(f"{operator}: more arguments than {order}")
+        raise TypeError(_incompatible(operator, order))
     values: Dict[str, Any] = dict(zip(order, given))
     if len(given) == 1 and isinstance(given[0], str) and operator != "Cast" and order[1:]:
         values = {"debugContext": given[0]}
     for name, value in named.items():
         if name not in order or name in values:
-            raise TypeError(f"{operator}: unexpected argument {name!r}; it has {order}")
+            raise TypeError(f"{_incompatible(operator, order)}; unexpected argument {name!r}")
         values[name] = value
     missing = [name for name, required in known.items() if required and name not in values]
     if missing:
-        raise TypeError(f"{operator}: missing argument {missing[0]!r}")
+        raise TypeError(f"{_incompatible(operator, order)}; missing argument {missing[0]!r}")
     debug = str(values.pop("debugContext", ""))
     if operator == "Cast":
         kind = values["to"]
         values["to"] = onnx.TensorProto.DataType.Value(kind) if isinstance(kind, str) else kind
     return debug, {name: value for name, value in values.items() if value is not None}
+
+
+def _incompatible(operator: str, order: Sequence[str]) -> str:
+    method = _WORDS.get(operator, operator.lower())
+    return (
+        f"{method}(): incompatible function arguments. The following argument types are supported: "
+        f"args, {', '.join(order)}"
+    )
 
 
 class AiGraphcoreOpset1:

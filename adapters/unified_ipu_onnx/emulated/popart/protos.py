@@ -17,7 +17,7 @@ from unified_ipu_onnx.emulated.popart.support import (
     check_operator,
 )
 from unified_ipu_onnx.emulated.popart.tensor_info import TensorInfo
-from unified_ipu_onnx.reading import opsets_of
+from unified_ipu_onnx.reading import opsets_of, plain_domain
 
 
 def onnx_type(kind: DataType) -> int:
@@ -38,7 +38,7 @@ def load(model: Union[str, bytes, Path]) -> ModelProto:
             proto = onnx.load(str(model))
     except Exception as error:  # of many classes
         raise popart_exception(
-            f"Failed to load a model from {str(model)[:60]!r}: {error}"
+            f"Failed to load a ModelProto from the string {str(model)[:60]!r}: {error}"
         ) from error
     version = opsets_of(proto.opset_import).get("", OLDEST_OPSET)
     if not OLDEST_OPSET <= version <= NEWEST_OPSET:
@@ -97,6 +97,8 @@ def _inferable(proto: ModelProto) -> ModelProto:
     """A copy in which what PopART alone knows is said in terms of ONNX, for shapes only."""
     copy = ModelProto()
     copy.CopyFrom(proto)
+    if not any(not plain_domain(entry.domain) for entry in copy.opset_import):
+        copy.opset_import.append(onnx.helper.make_opsetid("", NEWEST_OPSET))
     for node in copy.graph.node:
         if node.domain != GRAPHCORE:
             continue

@@ -321,6 +321,8 @@ class InferenceSession(_Session):
         name: str = "inference",
     ) -> None:
         del patterns, name
+        if not dataFlow.nAnchors():
+            raise popart_exception("User must specify an anchor tensor when doing inference.")
         self._set_up(fnModel, dataFlow, deviceInfo, inputShapeInfo, userOptions)
 
 

@@ -102,10 +102,13 @@ def test_wrong_periods_and_names_are_refused_when_they_are_said(make, words):
         make()
 
 
-def test_a_period_with_accumulation_is_refused():
-    every = popart.AnchorReturnType("EveryN", 2)
-    with pytest.raises(popart.popart_exception, match="EveryN with gradient accumulation"):
-        _shapes(4, 2, 1, every)
+@pytest.mark.parametrize(("period", "numbers"), [(2, [2, 4, 6, 8]), (4, [4, 8])])
+def test_a_period_counts_micro_batches_and_not_updates(period, numbers):
+    model = Linear(1)
+    every = {"Gradient___w": popart.AnchorReturnType("EveryN", period)}
+    session = model.session(updates=4, anchors=every, **accumulating(2))
+    found = model.run(session, range(1, 9))["Gradient___w"]
+    assert found.reshape(-1).tolist() == [number**2 for number in numbers]
 
 
 def test_an_anchor_that_nothing_computes_is_named():

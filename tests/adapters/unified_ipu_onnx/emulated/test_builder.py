@@ -130,6 +130,35 @@ def test_names_shapes_and_types_are_those_of_the_sdk():
     }
 
 
+def test_attributes_of_nodes_can_be_set_read_and_taken_away():
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [2])
+    y = builder.aiOnnx.relu([x])
+    values = {
+        "Int64": 3, "Float": 0.5, "String": "text",
+        "Int64Vector": [1, 2], "FloatVector": [0.5, 1.5], "StringVector": ["a", "b"],
+    }  # fmt: skip
+    for name, value in values.items():
+        builder.addNodeAttribute(name, value, {y})
+        assert getattr(builder, f"get{name}NodeAttribute")(name, {y}) == value
+    assert builder.getAllNodeAttributeNames({y}) == list(values)
+    builder.removeNodeAttribute("String", {y})
+    assert not builder.nodeHasAttribute("String", {y})
+    builder.setAvailableMemoryProportion(y, 0.25)
+    builder.setPartialsType(y, "half")
+    assert builder.getPartialsType(y) == "half"
+    for act, words in (
+        (lambda: builder.addNodeAttribute("Float", 1.0, {y}), "Node already has attribute Float."),
+        (lambda: builder.getInt64NodeAttribute("Float", {y}), "has another type"),
+        (lambda: builder.getInt64NodeAttribute("None", {y}), "does not have an attribute None."),
+        (lambda: builder.removeNodeAttribute("None", {y}), "Cannot remove attribute None"),
+        (lambda: builder.getAllNodeAttributeNames({"z"}), "Could not find a node"),
+        (lambda: builder.setAvailableMemoryProportion(y, 2.0), "must be in"),
+    ):
+        with pytest.raises(popart.popart_exception, match=words):
+            act()
+
+
 def test_a_model_can_be_built_on():
     node = helper.make_node("Relu", ["x"], ["y"])
     graph = helper.make_graph(
@@ -159,6 +188,15 @@ def _newer():
         (lambda b: b.aiOnnx.gathernd(["x", "x"]), AttributeError, "gathernd"),
         (lambda b: b.aiOnnx.relu(["x", "x"]), popart.popart_exception, "number of inputs 2"),
         (lambda b: b.aiOnnx.relu(["x"], alpha=1.0), TypeError, "unexpected argument 'alpha'"),
+        (lambda b: b.aiOnnx.rnn(["x", "x", "x"], 3), popart.popart_exception, "number of outputs"),
+        (lambda b: b.addUntypedInputTensor(), popart.popart_exception, "top-level graph"),
+        (
+            lambda b: popart.InferenceSession(
+                b.getModelProto(), popart.DataFlow(1, []), popart.DeviceManager().createCpuDevice()
+            ),
+            popart.popart_exception,
+            "must specify an anchor",
+        ),
         (lambda b: b.aiOnnx.cast(["x"]), TypeError, "missing argument 'to'"),
         (lambda b: b.aiGraphcore.lstm(["x"]), popart.popart_exception, "aiGraphcore.lstm"),
         (lambda b: b.customOp("Mine", 1, "me", [], {}), popart.popart_exception, "customOp 'Mine'"),

@@ -139,7 +139,10 @@ def test_inference_does_not_accumulate():
     device = popart.DeviceManager().createCpuDevice()
     with pytest.raises(popart.popart_exception, match="only available when training"):
         popart.InferenceSession(
-            model.builder.getModelProto(), popart.DataFlow(1, []), device, userOptions=options
+            model.builder.getModelProto(),
+            popart.DataFlow(1, [model.y]),
+            device,
+            userOptions=options,
         )
 
 

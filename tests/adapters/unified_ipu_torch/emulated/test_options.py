@@ -259,3 +259,10 @@ def test_the_deprecated_mean_strategy_has_no_counterpart_in_the_backend():
     )
     with pytest.raises(poptorch.Error, match="out of range"):
         validate_options(options.toDict())
+
+
+def test_attributes_for_operations_are_tables():
+    with poptorch.Attribute(__outline={"layer": "0"}):
+        pass
+    with pytest.raises(AssertionError, match="__outline must be a dictionary"):
+        poptorch.Attribute(__outline="0")  # type: ignore[arg-type]  # on purpose

@@ -1,4 +1,7 @@
-"""From a batch to the pair (S, W): ``loss=``, ``loss=None`` and ``objective=`` as one interface."""
+"""From a batch to the pair (S, W): ``loss=``, ``loss=None`` and ``objective=`` as one interface.
+
+One module, since the four forms differ in what they share: who knows W, and when.
+"""
 
 from __future__ import annotations
 

@@ -107,6 +107,9 @@ class SyncBatchNorm(_BatchNorm):
                 "convert_sync_batch_norm(model, session.communicator()) again"
             )
         self._check_input_dim(rows)
+        if rows.dtype in {torch.float16, torch.bfloat16}:
+            # Squares overflow in the one, and are of 8 bits in the other.
+            return self._normalised(rows.float(), communicator).to(rows.dtype)
         count, mean, variance = _statistics(rows.detach(), communicator)
         if count <= 1:
             raise DataError(

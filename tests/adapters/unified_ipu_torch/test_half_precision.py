@@ -17,7 +17,7 @@ from unified_ipu.comms import local_group as shm_group
 from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu.testing import threads
 from unified_ipu.testing.threads import run_ranks
-from unified_ipu_torch import create
+from unified_ipu_torch import convert_sync_batch_norm, create
 from unified_ipu_torch.c10d import local_group as c10d_group
 from unified_ipu_torch.half_precision import HalfPrecision, widened
 
@@ -305,3 +305,21 @@ def test_common_layers_train_in_both_types():
         assert all(tally.used)
         assert tally.loss_sum == pytest.approx(expected.loss_sum, rel=0.02)
         assert replica.squared_norm() == pytest.approx(plain.squared_norm(), rel=0.2)
+
+
+def test_batch_norm_over_replicas_forms_its_statistics_in_float32():
+    """The square of 500 is no float16."""
+
+    def rank(world, communicator):
+        norm: Any = convert_sync_batch_norm(nn.BatchNorm1d(1), communicator)
+        rows = torch.tensor([[1000.0 * world.rank]], dtype=torch.float16, requires_grad=True)
+        found = norm(rows)
+        found.sum().backward()
+        return found.dtype, found.item(), norm.running_var.item(), rows.grad
+
+    for number, (dtype, value, variance, gradient) in enumerate(
+        run_ranks(2, rank, timeout_seconds=20.0)
+    ):
+        assert (dtype, value) == (torch.float16, 2.0 * number - 1.0)
+        assert variance == pytest.approx(0.9 + 0.1 * 500000.0, rel=1e-6)
+        assert (gradient.dtype, gradient.item()) == (torch.float16, 0.0)

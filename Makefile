@@ -58,10 +58,11 @@ lint: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	# Apart, since their modules are called as those of the first example.
+	# Apart, since their modules are called as those of the first example; the second one finds what
+	# both import in the cache.
 	for example in text_mixed tabular_keras; do \
 	  (cd examples/$$example && $(abspath $(VENV))/bin/mypy --config-file= --strict \
-	    --ignore-missing-imports --cache-dir ../../.mypy_cache/$$example *.py); \
+	    --ignore-missing-imports --cache-dir ../../.mypy_cache/examples *.py); \
 	done
 	$(VENV)/bin/lint-imports
 

@@ -13,6 +13,10 @@ def twelve():
     return iter(range(12))
 
 
+def forty_two():
+    return (np.int64(k) for k in range(42))
+
+
 def by_epoch(epoch, seed):
     """21 samples in epoch 0, one more in each epoch after it."""
     for k in range(21 + epoch):

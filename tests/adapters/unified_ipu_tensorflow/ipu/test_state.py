@@ -66,19 +66,25 @@ def test_training_goes_on_after_evaluation_as_if_there_had_been_none():
     assert distance(*found) == 0.0
 
 
+def keras_sgd() -> Any:
+    decay = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    return keras.optimizers.SGD(decay, momentum=0.9)
+
+
 @pytest.mark.parametrize(
-    "optimizer",
+    ("optimizer", "resuming"),
     [
-        lambda: ui.optim.AdamW(0.01),
-        lambda: keras.optimizers.SGD(
-            keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5), momentum=0.9
-        ),
+        # The settings come with the state, so the second program has to be compiled anew.
+        (lambda: ui.optim.AdamW(0.01), lambda: ui.optim.AdamW(0.5, weight_decay=0.9)),
+        (keras_sgd, keras_sgd),
     ],
 )
-def test_l3_a_checkpoint_goes_on_bit_for_bit_and_on_the_host_to_rounding(tmp_path, optimizer):
+def test_l3_a_checkpoint_goes_on_bit_for_bit_and_on_the_host_to_rounding(
+    tmp_path, optimizer, resuming
+):
     def run(plan: Any, epochs: int, *, saves: bool = False, resumes: bool = False) -> Any:
         with ui.Session(ui.Plan().replace(plan)) as session:
-            model, program = opened(session, optimizer())
+            model, program = opened(session, (resuming if resumes else optimizer)())
             train = session.loader((X, Y), name="train")
             if resumes:
                 session.restore(tmp_path / "at", model=program, train=train)

@@ -9,7 +9,16 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Optional, Tuple, Union
 from weakref import WeakKeyDictionary
 
-from unified_ipu.adapter import Capability, Job, Lowering, Place, Plan, Support
+from unified_ipu.adapter import (
+    Capability,
+    EjectRequest,
+    Job,
+    Lowering,
+    NativeText,
+    Place,
+    Plan,
+    Support,
+)
 from unified_ipu.errors import AdapterLoadError, CapabilityError
 from unified_ipu_onnx.errors import NAME
 from unified_ipu_onnx.ipu.sdk import has_popart, import_before_onnx, sdk_of
@@ -153,6 +162,17 @@ class OnnxAdapter:
         )
         self._count(job.model, 1)
         return replica
+
+    def eject(self, request: EjectRequest) -> NativeText:
+        """Write the lowering of a job as a plain PopART script.
+
+        Raises:
+            CapabilityError: If something of the job cannot be written.
+        """
+        from unified_ipu_onnx.eject import eject
+
+        module = self.prepare(request.job.model)
+        return eject(request, module, self._sources[module])
 
     def _build_device(self, job: Job, source: LoadedModel, plan: Plan, place: Place) -> OnnxDevice:
         from unified_ipu_onnx.batch_checks import check_batch_size

@@ -85,15 +85,9 @@ class OnnxDevice:
         return self._counting.measure(micro)
 
     def run(self, updates: Sequence[DeviceUpdate], *, lr_factor: float, seed: int) -> DeviceTally:
-        """Run the updates of a call in one step of PopART.
-
-        Raises:
-            ConfigError: If there is nothing to train.
-        """
+        """Run the updates of a call in one step of PopART."""
         del seed  # the lowering seeds the session, once
-        optimizer = self._optimizer
-        if optimizer is None:
-            raise ConfigError("this program has no optimizer; pass optimizer= to compile to train")
+        optimizer = self._trained_by()
         feeds = joined(
             [
                 self._feed(micro, coefficients)
@@ -198,6 +192,11 @@ class OnnxDevice:
         self._native.device.detach()
         self._twin.close()
 
+    def _trained_by(self) -> NativeOptimizer:
+        if self._optimizer is None:
+            raise ConfigError("this program has no optimizer; pass optimizer= to compile to train")
+        return self._optimizer
+
     def _feed(self, micro: MicroBatch, coefficients: Any) -> Arrays:
         feeds = graph_feeds(self._counting.inputs(micro), self._model.dtypes)
         rows = np.atleast_1d(np.asarray(coefficients, np.float64))
@@ -220,11 +219,9 @@ class OnnxDevice:
         return self._programs[whole]
 
     def _make_training(self, updates: int, shapes: Mapping[str, Tuple[int, ...]]) -> Program:
-        assert self._optimizer is not None  # noqa: S101  run() asked
+        make = self._trained_by().make
         proto = self._model.with_shapes(shapes, self._twin.values(), self._twin.trained)
-        return training_program(
-            self._native, proto, self._counting, shapes, self._optimizer.make, updates
-        )
+        return training_program(self._native, proto, self._counting, shapes, make, updates)
 
     def _make_inference(self, count: int, shapes: Mapping[str, Tuple[int, ...]]) -> Program:
         proto = self._model.with_shapes(shapes, self._twin.values(), self._twin.trained)

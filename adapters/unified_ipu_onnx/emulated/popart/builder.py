@@ -12,14 +12,14 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, 
 
 import numpy as np
 import onnx
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, helper
 
 from unified_ipu_onnx.emulated.popart.data_flow import InputSettings
 from unified_ipu_onnx.emulated.popart.enums import ReplicatedStreamMode
 from unified_ipu_onnx.emulated.popart.errors import NotEmulatedError, popart_exception
 from unified_ipu_onnx.emulated.popart.node_attributes import NodeAttributes
 from unified_ipu_onnx.emulated.popart.opsets import AiGraphcoreOpset1, AiOnnx
-from unified_ipu_onnx.emulated.popart.protos import info_of, load, onnx_type
+from unified_ipu_onnx.emulated.popart.protos import info_of, load, onnx_type, tensor_of
 from unified_ipu_onnx.emulated.popart.support import (
     DEFAULT_OPSET,
     GRAPHCORE,
@@ -133,7 +133,7 @@ class Builder(NodeAttributes):
         name = self._unique((args[0] if args else debugContext) or "init_input")
         info = TensorInfo(value.dtype, value.shape)
         graph = self._model.graph
-        graph.initializer.append(numpy_helper.from_array(value, name))
+        graph.initializer.append(tensor_of(value, name))
         graph.input.append(
             helper.make_tensor_value_info(name, onnx_type(info.dataType()), info.shape())
         )

@@ -9,6 +9,7 @@ import torch
 from onnx import ModelProto, numpy_helper
 
 from unified_ipu_onnx.emulated.popart.errors import popart_exception
+from unified_ipu_onnx.emulated.popart.protos import tensor_of
 from unified_ipu_onnx.tensors import to_torch
 
 Tensors = Mapping[str, torch.Tensor]
@@ -85,14 +86,12 @@ class HostWeights:
 
     def model(self) -> ModelProto:
         """The model with the values that were read back last."""
-        found = ModelProto()
+        found, rest = ModelProto(), dict(self._back)
         found.CopyFrom(self._proto)
-        kept = [t for t in found.graph.initializer if t.name not in self._back]
-        del found.graph.initializer[:]
-        found.graph.initializer.extend(kept)
-        found.graph.initializer.extend(
-            numpy_helper.from_array(array, name) for name, array in self._back.items()
-        )
+        for tensor in found.graph.initializer:
+            if tensor.name in rest:
+                tensor.CopyFrom(tensor_of(rest.pop(tensor.name), tensor.name))
+        found.graph.initializer.extend(tensor_of(array, name) for name, array in rest.items())
         return found
 
     def _is_constant(self, name: str) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, Union
 
+import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, shape_inference
+from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
 
 from unified_ipu_onnx.emulated.popart.enums import DataType
 from unified_ipu_onnx.emulated.popart.errors import popart_exception
@@ -23,6 +24,13 @@ from unified_ipu_onnx.reading import opsets_of, plain_domain
 def onnx_type(kind: DataType) -> int:
     """ONNX's number of a type."""
     return int(TensorProto.DataType.Value(kind.name))
+
+
+def tensor_of(array: Any, name: str) -> TensorProto:
+    """A tensor as PopART writes it: float32 as numbers that scripts read, and not as bytes."""
+    if array.dtype != np.float32:
+        return numpy_helper.from_array(array, name)
+    return helper.make_tensor(name, TensorProto.FLOAT, array.shape, array.reshape(-1))
 
 
 def load(model: Union[str, bytes, Path]) -> ModelProto:

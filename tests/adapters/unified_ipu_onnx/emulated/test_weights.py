@@ -55,6 +55,7 @@ def test_a_model_file_holds_weights_and_slots_and_trains_on(tmp_path):
     initializers = onnx.load(path).graph.initializer
     held = {tensor.name: onnx.numpy_helper.to_array(tensor).item() for tensor in initializers}
     assert held == {"w": -5.5, "Accl1___w": 4.5}
+    assert list(initializers[0].float_data) == [-5.5]  # scripts read it there
     again = popart.TrainingSession(
         path,
         popart.DataFlow(1, []),

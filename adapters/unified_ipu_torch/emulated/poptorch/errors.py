@@ -20,13 +20,15 @@ class Error(Exception):
     """
 
     def __init__(self, message: str = "", type: str = PYTHON_ERROR, location: str = "") -> None:
-        super().__init__(message, type, location)
+        text = f"'{type}': {message}"
+        super().__init__(f"{text}\nError raised in:\n{location}" if location else text)
         self.message = message
         self.type = type
         self.location = location
 
-    def __str__(self) -> str:
-        return f"'{self.type}': {self.message}"
+    def __reduce__(self) -> Any:
+        """Travels to other processes with its parts."""
+        return self.__class__, (self.message, self.type, self.location)
 
 
 class RecoverableError(Error):

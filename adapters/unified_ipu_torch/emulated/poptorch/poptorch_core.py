@@ -14,6 +14,10 @@ from unified_ipu_torch.emulated.poptorch.errors import (
 )
 from unified_ipu_torch.emulated.poptorch.hardware import VERSION, ipuHardwareIsAvailable
 from unified_ipu_torch.emulated.poptorch.log import setLogLevel as setLogLevel
+from unified_ipu_torch.emulated.poptorch.planted_errors import (
+    TestErrorType as TestErrorType,
+    throw_test_error,
+)
 
 
 class TracingMode(IntEnum):
@@ -38,3 +42,7 @@ def isCompilingWithDispatcher() -> bool:
 
 def _validateOptions(options: Mapping[str, Any]) -> None:
     validate_options(options)
+
+
+def _throwTestError(which: TestErrorType) -> None:
+    throw_test_error(which)

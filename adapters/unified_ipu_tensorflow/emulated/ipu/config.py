@@ -10,6 +10,7 @@ import warnings
 from typing import Any, Dict, List, Optional
 
 from unified_ipu.device import power_of_two
+from unified_ipu.world import current_environment
 from unified_ipu_tensorflow.emulated.ipu.config_tree import (
     ATTRIBUTES,
     DeviceConnectionType as DeviceConnectionType,
@@ -20,6 +21,7 @@ from unified_ipu_tensorflow.emulated.ipu.config_tree import (
     StochasticRoundingBehaviour as StochasticRoundingBehaviour,
     defaults,
 )
+from unified_ipu_tensorflow.emulated.ipu.flags import check_flags
 from unified_ipu_tensorflow.emulated.notes import note_once, refuse_others
 
 _VERSIONS = ("", "ipu1", "ipu2", "ipu21")
@@ -63,12 +65,14 @@ def configure_ipu_system(
 
     Raises:
         TypeError: If it is no ``IPUConfig``.
-        ValueError: If its settings contradict each other, or ask for what an emulation lacks.
+        ValueError: If its settings contradict each other, or ask for what an emulation lacks;
+            so do the flags of the environment.
         RuntimeError: If there is a different one, and it may not be replaced.
     """
     del device
     if not isinstance(config, IPUConfig):
         raise TypeError(f"config has to be an IPUConfig, got {type(config).__name__}")
+    check_flags(current_environment())
     values = config.to_dict()
     _check(values)
     if _configured and _configured[0] != values:

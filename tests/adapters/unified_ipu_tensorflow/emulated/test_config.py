@@ -165,6 +165,16 @@ def test_another_configuration_resets_the_devices_with_a_warning_and_the_same_on
         config.configure_ipu_system(other, reset_configuration=False)
 
 
+def test_flags_are_known_and_change_no_result(monkeypatch):
+    for flags in ("--executable_cache_path=/tmp/cache --use_ipu_model", ""):
+        monkeypatch.setenv("TF_POPLAR_FLAGS", flags)
+        configured(auto_select_ipus=1)
+    for flags in ("--use_synthetic_data", "--synthetic_data_categories=infeed", "--no_such"):
+        monkeypatch.setenv("TF_POPLAR_FLAGS", flags)
+        with pytest.raises(ValueError, match=f"{flags} is not emulated"):
+            configured(auto_select_ipus=1)
+
+
 def test_an_int_is_one_device_and_a_list_is_one_for_each_entry():
     from unified_ipu_tensorflow.emulated.ipu import utils
 

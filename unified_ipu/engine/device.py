@@ -174,10 +174,12 @@ class DeviceExecutor:
                 whole = self._communicator.all_reduce(whole, name="loss of a call")
         loss_sum, *numbers = whole.tolist()
         if not math.isfinite(loss_sum):
+            first, last = updates[0].number, updates[-1].number
+            which = f"update {first}" if first == last else f"updates {first} to {last}"
             raise NumericsError(
-                f"updates {updates[0].number} to {updates[-1].number}: the loss is {loss_sum}; a "
-                "device skips nothing, so the weights are changed already: go on from the last "
-                "checkpoint, and lower the learning rate or look at the loss"
+                f"{which}: the loss is {loss_sum}; a device skips nothing, so the weights are "
+                "changed already: go on from the last checkpoint, and lower the learning rate or "
+                "look at the loss"
             )
         pairs = zip(numbers[::2], numbers[1::2])
         return DeviceTally(loss_sum, dict(zip(names, pairs)))

@@ -13,7 +13,7 @@ from typing import Any, List, Mapping, Optional, Tuple, Union
 from unified_ipu.adapter import Device, Executor, Job, Replica, optim
 from unified_ipu.comms import Communicator
 from unified_ipu.engine import RenamedReplica
-from unified_ipu.errors import ConfigError
+from unified_ipu.errors import ConfigError, PlanError
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,13 @@ def check_can_rename(built: Union[Executor, Device], mix: Mix) -> None:
     """Refuse ``names=`` and mixed worlds for what runs whole calls on a device.
 
     Raises:
-        ConfigError: If a rank gave names or the ranks' adapters differ.
+        PlanError: If a rank gave names or the ranks' adapters differ.
     """
     if mix.is_mixed or mix.is_renamed:
-        raise ConfigError(
+        raise PlanError(
             f"a {type(built).__name__} runs whole calls on its device; names= and ranks with "
-            f"several adapters ({_adapters(mix)}) are built for host targets only"
+            f"several adapters ({_adapters(mix)}) are built for host targets only: set target = "
+            '"cpu" or "cuda"'
         )
 
 

@@ -10,7 +10,14 @@ import torch
 
 from unified_ipu.adapter import Metric, MicroBatch, Tree
 from unified_ipu.errors import CapabilityError, ConfigError
-from unified_ipu_torch.batches import Batch, call_model, map_tree, read_batch, to_numpy
+from unified_ipu_torch.batches import (
+    Batch,
+    call_model,
+    map_tree,
+    read_batch,
+    select_rows,
+    to_numpy,
+)
 from unified_ipu_torch.errors import NAME
 from unified_ipu_torch.evaluation import evaluation_mode
 from unified_ipu_torch.ipu.modules import inputs
@@ -106,12 +113,19 @@ class HostHalf(TorchReplica):
     def score(
         self, micro: MicroBatch, result: Any, metrics: Mapping[str, Metric]
     ) -> Dict[str, Any]:
-        """As ``evaluate``, with outputs that a device has computed."""
-        if self.is_scored_here:
-            return self.evaluate(without_padding(micro), metrics, seed=0)
+        """As ``evaluate``, with outputs that a device has computed.
+
+        On the host no shape is static, so rows of padding are cut off first. Out of a loss that a
+        model returns they cannot be cut, so such a micro-batch is run once more, here.
+        """
+        real = without_padding(micro)
+        if self.is_scored_here or (self.returns_loss and real is not micro):
+            return self.evaluate(real, metrics, seed=0)
+        if real is not micro:
+            result = select_rows(result, np.asarray(micro.sample_weight) != 0)
         self._inference = lambda *_, **__: result
         try:
-            return self.evaluate(micro, metrics, seed=0)
+            return self.evaluate(real, metrics, seed=0)
         finally:
             self._inference = self._model
 
@@ -149,9 +163,9 @@ class HostHalf(TorchReplica):
 
 def without_padding(micro: MicroBatch) -> MicroBatch:
     """The rows that count: the host has no static shapes."""
-    if micro.sample_weight is None:
+    counted = None if micro.sample_weight is None else np.asarray(micro.sample_weight) != 0
+    if counted is None or counted.all():
         return micro
-    counted = np.asarray(micro.sample_weight) != 0
     tree = map_tree(micro.tree, lambda leaf: np.asarray(leaf)[counted])
     ids = None if micro.ids is None else np.asarray(micro.ids)[counted]
     return MicroBatch(micro.index, tree, int(np.count_nonzero(counted)), None, ids)

@@ -191,6 +191,13 @@ class NumpyDevice:
     def score(
         self, micro: MicroBatch, result: Any, metrics: Mapping[str, Metric]
     ) -> Dict[str, Tuple[float, float]]:
+        # On the host no shape is static, so rows of padding are cut off first.
+        if micro.sample_weight is not None:
+            real = np.asarray(micro.sample_weight) != 0
+            tree = tuple(np.asarray(leaf)[real] for leaf in micro.tree)
+            micro, result = MicroBatch(micro.index, tree, int(real.sum())), result[real]
+        if micro.rows == 0:
+            return {"loss": (0.0, 0.0), **dict.fromkeys(metrics, (0.0, 0.0))}
         total, _, weight = self._replica.loss_of(micro, result)
         return {"loss": (total if weight else 0.0, weight), **measured(micro, result, metrics)}
 

@@ -178,7 +178,24 @@ def test_l1_an_opaque_mean_takes_the_weight_that_the_user_counts():
         model=lambda: mlp(2),
         loss=lambda outputs, targets: (outputs - targets).abs().mean(),
         weight=lambda batch: float((batch[1][:, 0] > 0).sum()) + 1.0,
+        settings=DROPPED,
     )
+
+
+def test_l6_the_ragged_end_of_an_evaluation_needs_no_loss_of_rows():
+    host, device = check(
+        values(32),
+        model=lambda: mlp(2),
+        loss=lambda outputs, targets: (outputs - targets).abs().mean(),
+        test=values(13),
+        metrics={"rows": lambda outputs, targets: (len(outputs), 1)},
+        settings=DROPPED,
+    )
+    assert device["evaluation"] == pytest.approx(host["evaluation"], rel=1e-5)
+
+
+DROPPED = {"batch__remainder": "drop"}
+"""Of training; an evaluation on the host then has a short end, on the device a filled one."""
 
 
 class WithLoss(torch.nn.Module):
@@ -192,7 +209,7 @@ class WithLoss(torch.nn.Module):
 
 
 def test_l1_a_model_that_returns_its_loss():
-    host, device = check(values(32), model=WithLoss, loss=None, test=values(16))
+    host, device = check(values(32), model=WithLoss, loss=None, test=values(13), settings=DROPPED)
     assert device["evaluation"]["loss"] == pytest.approx(host["evaluation"]["loss"], rel=1e-5)
     np.testing.assert_allclose(device["prediction"], host["prediction"], rtol=1e-4, atol=1e-6)
 
@@ -220,7 +237,7 @@ def test_l1_an_objective_whose_weight_the_batch_tells():
         objective=masked,
         weight=lambda part: float(part["mask"].sum()),
         test=masks(11),
-        settings={"batch__remainder": "drop"},
+        settings=DROPPED,
     )
     for one, other in zip(device["metrics"], host["metrics"]):
         assert one["x"] == pytest.approx(other["x"], rel=1e-5)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, Protocol, Tuple, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Protocol, Tuple, runtime_checkable
 
 from unified_ipu.adapter.contract import Job, Lowering
 from unified_ipu.plan import Plan
@@ -21,6 +21,7 @@ class EjectRequest:
             refuses by name what cannot be written as text.
         plan: Of the run.
         lowering: The plan as the SDK's own calls.
+        stem: Name of the new script, without ``.py``; of the files beside it too.
         changes_rate: Whether the factor on the learning rate changes from call to call.
     """
 
@@ -30,6 +31,7 @@ class EjectRequest:
     write: Callable[[Any, str], str]
     plan: Plan
     lowering: Lowering
+    stem: str = "native"
     changes_rate: bool = False
 
 
@@ -47,6 +49,7 @@ class NativeText:
             the sum over its updates) and ``save(path)``.
         suffix: Of the file that ``save`` writes, such as ``".pt"``.
         notes: What a reader should know, one sentence each.
+        files: What the script reads, by the suffix of the files beside it.
     """
 
     sdk: str
@@ -54,6 +57,7 @@ class NativeText:
     definitions: str
     suffix: str
     notes: Tuple[str, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -77,6 +77,10 @@ def run(args: argparse.Namespace) -> int:
         with path.open("wb") as stream:
             np.savez(stream, **dict(found.saved))  # type: ignore[arg-type]  # typed as flags only
         print(f"{path}: the arrays that it trains on")
+    for suffix, content in found.files.items():
+        path = written.with_name(written.stem + suffix)
+        path.write_bytes(content)
+        print(f"{path}: what it reads beside that")
     for note in found.notes:
         print(f"note: {note}")
     return 0

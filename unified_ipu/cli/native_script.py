@@ -41,6 +41,7 @@ class NativeScript:
         sdk: That it is for.
         saved: Arrays to be saved beside it under the name ``data_file``, if any.
         data_file: See ``saved``.
+        files: What else the adapter has it read, by suffix.
         notes: What a reader should know, one sentence each.
     """
 
@@ -48,6 +49,7 @@ class NativeScript:
     sdk: str
     saved: Optional[Mapping[str, np.ndarray]]
     data_file: str
+    files: Mapping[str, bytes]
     notes: Tuple[str, ...]
 
 
@@ -79,6 +81,7 @@ def native_script(
         write=writer.write,
         plan=recorded.plan,
         lowering=lowering,
+        stem=written.stem,
         changes_rate=(
             recorded.program.schedule is not None or recorded.plan.update.warmup_updates > 0
         ),
@@ -90,7 +93,7 @@ def native_script(
     data = data_text(recorded.loader, writer, script, f"{written.stem}.npz")
     notes = (*native.notes, *lowering.notes, *left_out(recorded))
     text = script_text(recorded, native, data, writer, script=script, written=written)
-    return NativeScript(text, native.sdk, data.saved, f"{written.stem}.npz", notes)
+    return NativeScript(text, native.sdk, data.saved, f"{written.stem}.npz", native.files, notes)
 
 
 def _adapter(recorded: Recorded, name: Optional[str]) -> Adapter:

@@ -36,6 +36,8 @@ class Translation:
             CapabilityError: If an operation has no deterministic kernel, and the plan wants one;
                 or none in half precision.
         """
+        if error is None:
+            return
         if isinstance(error, MemoryError) or (
             isinstance(error, RuntimeError) and any(t in str(error) for t in _OUT_OF_MEMORY)
         ):
@@ -57,7 +59,7 @@ class Translation:
             ) from error
 
 
-def _lacks_half(error: Optional[BaseException], trace: Optional[TracebackType]) -> str:
+def _lacks_half(error: BaseException, trace: Optional[TracebackType]) -> str:
     """The operation that has no kernel for a half type, or was given several types."""
     if not isinstance(error, (RuntimeError, TypeError)):
         return ""

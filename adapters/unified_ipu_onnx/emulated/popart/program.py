@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -81,7 +82,7 @@ class Program:
         with torch.random.fork_rng(devices=[]):
             found = self.run(feeds, seed=0, gradients={}, factor=1.0)
         infos = {name: TensorInfo(value) for name, value in found.items()}
-        if self.loss is not None and self._loss_shape:
+        if self.loss is not None and math.prod(self._loss_shape) != 1:
             raise popart_exception(
                 f"the loss {self.loss!r} must be a scalar, its shape is {self._loss_shape}"
             )
@@ -126,7 +127,7 @@ class Program:
     ) -> Dict[str, torch.Tensor]:
         loss = values[str(self.loss)]
         self._loss_shape = list(loss.shape)
-        if self._loss_shape or not loss.requires_grad:
+        if loss.numel() != 1 or not loss.requires_grad:
             return {f"{_GRADIENT}{n}": torch.zeros_like(values[n]) for n in self._of}
         inner = {f"{_GRADIENT}{n}": values[n] for n in self._of if values[n].requires_grad}
         at: List[torch.Tensor] = [*self._parameters.values(), *inner.values()]

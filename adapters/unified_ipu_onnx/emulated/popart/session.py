@@ -61,11 +61,12 @@ class _Session:
         note_without_effect(self._options)
         self._feeding = Feeding(self._proto, self._inputs, self._options.syntheticDataMode)
         self._host = HostWeights(self._proto)
-        self._program: Optional[Program] = None
-        self._update: Optional[Update] = None
-        self._state: Dict[str, torch.Tensor] = {}
-        self._has_weights = False
+        self._is_prepared, self._has_weights = False, False
         self._seed, self._runs = 0, 0
+        self._state: Dict[str, torch.Tensor] = {}
+        self._program = Program(self._proto, self._inputs, flow.anchors(), self._loss)
+        self._make_update(self._program)
+        self._host.hold({**self._program.weights, **self._state})
 
     @property
     def replicationFactor(self) -> int:
@@ -78,19 +79,11 @@ class _Session:
         return self._execution.shape.accumulation
 
     def prepareDevice(self, loadEngine: bool = True) -> None:
-        """Compile; no update runs.
-
-        Raises:
-            popart_exception: If something in the model is not computed here.
-        """
-        if self._program is not None:
-            return
-        program = Program(self._proto, self._inputs, self.dataFlow.anchors(), self._loss)
-        self._make_update(program)
-        self._host.hold({**program.weights, **self._state})
-        self._program = program
-        if loadEngine:
-            self.loadEngineAndConnectStreams()
+        """Get ready to run; the graph was compiled, and refused, when the session was made."""
+        if not self._is_prepared:
+            self._is_prepared = True
+            if loadEngine:
+                self.loadEngineAndConnectStreams()
 
     def loadEngineAndConnectStreams(self) -> None:
         """Load the program; weights that another session has on the device are lost, and ours.
@@ -102,11 +95,7 @@ class _Session:
         self._device.loaded, self._has_weights = self, False
 
     def initAnchorArrays(self) -> Dict[str, np.ndarray]:
-        """Allocate the arrays that runs fill in place; axes of 1 before a tensor's own are dropped.
-
-        Raises:
-            popart_exception: Before ``prepareDevice``.
-        """
+        """Allocate the arrays that runs fill; axes of 1 before a tensor's own are dropped."""
         found = {}
         for name, selection in self._selections.items():
             info = self.getInfo(name)
@@ -119,9 +108,8 @@ class _Session:
 
         Raises:
             NotEmulatedError: For another tensor.
-            popart_exception: Before ``prepareDevice``.
         """
-        program = self._prepared()
+        program = self._program
         if name in self._inputs:
             return self._inputs[name]
         if name in program.weights:
@@ -255,7 +243,7 @@ class _Session:
         return 1.0
 
     def _prepared(self) -> Program:
-        if self._program is None:
+        if not self._is_prepared:
             raise popart_exception("prepareDevice() must be called before this")
         return self._program
 
@@ -366,8 +354,7 @@ class TrainingSession(_Session):
         self._prepared()
         self._trained_by.check_replacement(optimizer)
         self._trained_by = copy.deepcopy(optimizer)
-        if self._update is not None:
-            self._update.optimizer = self._trained_by
+        self._update.optimizer = self._trained_by
 
     def _make_update(self, program: Program) -> None:
         is_mean = self._execution.reduction.accumulation != "sum"
@@ -380,16 +367,14 @@ class TrainingSession(_Session):
         return self._trained_by.getLossScalingVal()
 
     def _drive(self, micro_step: Any) -> None:
-        execution, update = self._execution, self._update
-        if update is None:
-            raise popart_exception("prepareDevice() must be called before this")
+        execution = self._execution
         accumulates = self._options.enableGradientAccumulation
         with torch.no_grad():
             train(
                 execution.shape,
                 execution.reduction,
                 micro_step,
-                update.apply,
+                self._update.apply,
                 arithmetic=TorchArithmetic(self._trained_by, accumulates=accumulates),
                 loss_scale=self._loss_scale(),
                 fabric=execution.fabric,

@@ -260,11 +260,9 @@ def test_training_with_batch_statistics_is_refused():
     y = builder.aiOnnxOpset9.batchnormalization([x, *ones], 1)[0]
     loss = builder.aiGraphcore.identityloss([y])
     device = popart.DeviceManager().createCpuDevice()
-    session = popart.TrainingSession(
-        builder.getModelProto(), popart.DataFlow(1, []), loss, popart.SGD({}), device
-    )
+    flow = popart.DataFlow(1, [])
     with pytest.raises(popart.popart_exception, match="batch statistics"):
-        session.prepareDevice()
+        popart.TrainingSession(builder.getModelProto(), flow, loss, popart.SGD({}), device)
 
 
 def test_masks_are_new_in_every_run_and_come_again_with_the_seed():

@@ -117,6 +117,7 @@ def test_nothing_runs_before_the_device_is_prepared():
         popart.SGD({}),
         popart.DeviceManager().createCpuDevice(),
     )
+    assert session.initAnchorArrays() == {}
     for act in (session.weightsFromHost, session.weightsToHost, lambda: session.setRandomSeed(1)):
         with pytest.raises(popart.popart_exception, match="prepareDevice"):
             act()

@@ -257,3 +257,28 @@ def test_l1_with_none_it_stays_an_error_on_all() -> None:
 
     with pytest.raises(RanksFailedError, match=r"rank\(s\) 1; nothing was changed\. Lower the"):
         train(2, body, {})
+
+
+def test_a_fit_goes_on_after_an_overflow_and_its_summary_counts_it_once() -> None:
+    x = np.ones((12, 1))
+    x[5] = math.inf  # in the second of three updates
+
+    def body(session: ui.Session) -> Any:
+        program = session.compile(
+            Linear([[0.5]]), loss=MeanSquaredError("mean"), optimizer=ui.optim.SGD(lr=0.1)
+        )
+        loader = session.loader((x, np.zeros((12, 1))))
+        return program.fit(loader, epochs=1, callbacks=[])
+
+    changes = {
+        "precision.loss_scale": "dynamic",
+        "batch.global_batch_size": 4,
+        "batch.micro_batch_size": 2,
+        "data.shuffle": False,
+    }
+    for summary in train(2, body, changes):
+        assert (summary.updates, summary.skipped) == (2, 1)
+        assert summary.counts["updates_overflowed"] == 1
+        assert "updates             2, 1 skipped" in str(summary)
+        # 0.5 squared, then 0.4 squared: the skipped update has no finite loss to tell.
+        assert summary.epochs[0].loss == pytest.approx((0.25 + 0.16) / 2, rel=1e-12)

@@ -201,7 +201,9 @@ class Fit:
             for name, value in theirs.items():
                 mean[name] = mean.get(name, 0.0) + value / len(everyone)
             for name, count in theirs_counted.items():
-                total[name] = total.get(name, 0) + count
+                # Every rank counts the same updates, and samples and bytes of its own.
+                others = 0 if name.startswith("updates_") else total.get(name, 0)
+                total[name] = others + count
         return Summary(
             epochs=epochs,
             num_replicas=program.place.num_replicas,

@@ -195,6 +195,27 @@ def test_ranks_reduce_to_the_same_bits_and_to_the_sum(compute, reduce, group, mo
         assert norm == pytest.approx(math.sqrt(1.5**2 + 1.0), rel=1e-12)
 
 
+@pytest.mark.parametrize(("clip", "expected"), [(None, -1.5), (24576.0, -0.75)])
+def test_what_each_rank_can_hold_in_float16_is_summed_without_overflow(clip, expected):
+    """Three ranks reduce 49152 each, which is below 65504 while their sum is not."""
+
+    def rank(world, communicator):
+        precision = {"compute": "float16", "reduce": "compute", "loss_scale": 64.0}
+        plan = ui.Plan().replace({"mesh.data": 3, "precision": precision, "update.clip_norm": clip})
+        with ui.Session(plan, world=world, communicator=communicator, argv=[]) as session:
+            model = linear(0.0)
+            program = session.compile(
+                model,
+                loss=lambda outputs, targets: (outputs * targets).mean(),
+                optimizer=ui.optim.SGD(lr=2.0**-15),
+            )
+            record = program.step((column(49152.0), column(1)))
+            return model.weight.item(), record.grad_norm, record.skipped
+
+    for found in run_ranks(3, rank, timeout_seconds=30.0):
+        assert found == (expected, pytest.approx(49152.0, rel=1e-12), 0)
+
+
 def test_sums_of_small_gradients_are_made_in_float32():
     """2 ** -8 is lost beside 1 in bfloat16, 64 of them are not."""
     model = linear(0.0)

@@ -93,6 +93,14 @@ from unified_ipu_onnx.emulated.popart.step_io import (
 )
 from unified_ipu_onnx.emulated.popart.support import DEFAULT_OPSET
 from unified_ipu_onnx.emulated.popart.tensor_info import TensorInfo as TensorInfo
+from unified_ipu_torch.emulated.popart import (
+    AccumulateOuterFragmentSchedule as AccumulateOuterFragmentSchedule,
+    BatchSerializationBatchSchedule as BatchSerializationBatchSchedule,
+    BatchSerializationMethod as BatchSerializationMethod,
+    BatchSerializationTransformContext as BatchSerializationTransformContext,
+    GradientTensorTrackingMethod as GradientTensorTrackingMethod,
+    Instrumentation as Instrumentation,
+)
 
 __emulated__ = True
 __version__ = "3.4.0+emulated"

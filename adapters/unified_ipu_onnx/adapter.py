@@ -21,7 +21,7 @@ from unified_ipu.adapter import (
 )
 from unified_ipu.errors import AdapterLoadError, CapabilityError
 from unified_ipu_onnx.errors import NAME
-from unified_ipu_onnx.ipu.sdk import has_popart, import_before_onnx, sdk_of
+from unified_ipu_onnx.ipu.sdk import has_popart, import_before_onnx, popdist_of, sdk_of
 from unified_ipu_onnx.lower import lower
 from unified_ipu_torch.adapter import TorchAdapter, choose_device
 
@@ -188,6 +188,7 @@ class OnnxAdapter:
             place,
             lowering=lowering,
             sdk=sdk_of(plan.target),
+            popdist=popdist_of(plan.target),
             on_close=lambda module: self._count(module, -1),
         )
         self._count(job.model, 1)

@@ -44,6 +44,7 @@ class OnnxDevice:
         place: Where this process stands.
         lowering: Of the plan.
         sdk: PopART.
+        popdist: PopRun's module, or None.
         on_close: Is told the module once the device is left.
 
     Raises:
@@ -60,11 +61,12 @@ class OnnxDevice:
         *,
         lowering: Lowering,
         sdk: Any,
+        popdist: Any = None,
         on_close: Callable[[Any], None],
     ) -> None:
         _check_job(job, plan)
         self._model = DeviceModel(source)
-        self._native = Native(sdk, lowering, place.rank)
+        self._native = Native(sdk, lowering, place.rank, popdist)
         self._twin = HostTwin(job, source, is_first=place.rank == 0, on_close=on_close)
         self._counting: Counting = counting_of(self._twin, self._model, job)
         self._optimizer: Optional[NativeOptimizer] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
@@ -23,6 +24,15 @@ from unified_ipu_onnx.reading import opsets_of
 
 Arrays = Mapping[str, np.ndarray]
 _MEMORY = "node.attribute.__available_memory"
+_OF_POPDIST = frozenset(
+    {
+        "opts.enableDistributedReplicatedGraphs",
+        "opts.enableReplicatedGraphs",
+        "opts.globalReplicaOffset",
+        "opts.globalReplicationFactor",
+        "opts.replicatedGraphCount",
+    }
+)
 _RATES, _SEED = "session.updateOptimizerFromHost", "session.setRandomSeed"
 
 
@@ -33,13 +43,15 @@ class Native:
         sdk: PopART.
         lowering: Of the plan.
         process: Index of this process.
+        popdist: Says which replicas are this process's, if PopRun started it.
 
     Raises:
         CapabilityError: If it says what this device path cannot do.
     """
 
-    def __init__(self, sdk: Any, lowering: Lowering, process: int) -> None:
+    def __init__(self, sdk: Any, lowering: Lowering, process: int, popdist: Any = None) -> None:
         self.sdk = sdk
+        self._popdist = popdist
         self._calls = {
             program: [call for call in lowering.calls if call.program == program]
             for program in (TRAINING, INFERENCE)
@@ -62,8 +74,13 @@ class Native:
 
     def options(self, program: str) -> Any:
         """Options of a session."""
-        opts = self.sdk.SessionOptions()
-        apply_native_calls(self._calls[program], {"opts": opts}, self._names)
+        opts, calls = self.sdk.SessionOptions(), self._calls[program]
+        if self._popdist is not None:
+            calls = [call for call in calls if call.name not in _OF_POPDIST]
+        apply_native_calls(calls, {"opts": opts}, self._names)
+        if self._popdist is not None:
+            module = importlib.import_module(f"{self._popdist.__name__}.popart")
+            module.configureSessionOptions(opts)
         return opts
 
     def value(self, program: str, name: str) -> Any:

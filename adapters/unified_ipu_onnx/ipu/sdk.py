@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from pathlib import Path
 from typing import Any
 
 from unified_ipu.errors import AdapterLoadError
@@ -12,6 +13,7 @@ from unified_ipu.world import current_environment, join_popdist
 from unified_ipu_onnx.errors import NAME
 
 _OF_THE_SDK = "TrainingSession"
+_FILES = ("builder.py", "session.py", "tensorinfo.py")
 
 
 def has_popart() -> bool:
@@ -20,20 +22,23 @@ def has_popart() -> bool:
         module = sys.modules["popart"]
         return hasattr(module, _OF_THE_SDK) and not getattr(module, "__emulated__", False)
     try:
-        # An unrelated project of a public registry has the same name, and not this module.
-        return importlib.util.find_spec("popart") is not None and _has_core()
+        spec = importlib.util.find_spec("popart")
     except (ImportError, ValueError):
         return False
-
-
-def _has_core() -> bool:
-    return importlib.util.find_spec("popart_core") is not None
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    # An unrelated project of a public registry has the same name, and not these files.
+    return any(all((Path(f) / name).is_file() for name in _FILES) for f in folders)
 
 
 def import_before_onnx() -> None:
     """Import PopART now where it is, since it refuses to be imported after onnx."""
     if "onnx" not in sys.modules and has_popart():
         importlib.import_module("popart")
+
+
+def popdist_of(target: str) -> Any:
+    """``popdist``, initialised, if PopRun started this process to use IPUs; else None."""
+    return None if target == "ipu-emulated" else join_popdist(current_environment())
 
 
 def sdk_of(target: str) -> Any:

@@ -284,6 +284,18 @@ def test_the_emulation_is_offered_last_and_the_real_one_where_it_is(monkeypatch)
     assert not sdk.has_popart()
 
 
+def test_the_sdk_is_known_by_its_files_without_importing_it(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "popart", raising=False)
+    package = tmp_path / "popart"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not sdk.has_popart()
+    for name in ("builder.py", "session.py", "tensorinfo.py"):
+        (package / name).touch()
+    assert sdk.has_popart()
+
+
 def test_a_missing_sdk_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "popart", None)
     with pytest.raises(AdapterLoadError, match="imported before onnx"):

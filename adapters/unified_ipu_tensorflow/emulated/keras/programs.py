@@ -80,9 +80,11 @@ class TrainingProgram:
         self._variables = list(model.trainable_variables)
         prepare_optimizer(model.optimizer, self._variables)
         self._step = traced(lambda element: training_step(model, element), spec)
-        self._apply = tf.function(
+        summed = dtype if accumulation > 1 else None
+        specs = [tf.TensorSpec(own.shape, summed or own.dtype) for own in self._variables]
+        self._apply = traced(
             lambda gradients: apply_gradients(model.optimizer, list(gradients), self._variables),
-            autograph=False,
+            tuple(specs),
         )
 
     def run(

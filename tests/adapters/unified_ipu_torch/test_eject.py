@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import re
-import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -15,8 +11,6 @@ import pytest
 
 from unified_ipu.cli.main import main
 from unified_ipu.data import Order
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "mnist_mixed" / "train.py"
 
 MODULE = """
 import torch
@@ -81,15 +75,6 @@ def lowered(tmp_path):
     return lower
 
 
-def imports_of(path):
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module
-
-
 def loaded(path, monkeypatch):
     """Import a written script with our packages blocked, and an SDK that offers nothing."""
     for name in ("unified_ipu", "unified_ipu_torch"):
@@ -102,45 +87,6 @@ def loaded(path, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def test_the_example_is_written_as_formatted_text_that_imports_nothing_of_ours(tmp_path, capsys):
-    written = tmp_path / "native_train.py"
-    settings = ["batch.micro_batch_size=8", "batch.remainder=pad", "batch.updates_per_call=5"]
-    settings += ["ipu.replicas_per_process=2"]
-    words = [word for each in settings for word in ("--set", each)]
-    status = main(
-        ["lower", "--write", str(written), *words, str(EXAMPLE), "--dropout", "0", "--epochs", "1"]
-    )
-    printed = capsys.readouterr().out
-    assert status == 0
-    assert "lines for PopTorch" in printed
-    assert "not written of fit: validation=, metrics=" in printed
-    text = written.read_text()
-    compile(text, str(written), "exec")
-    assert not [name for name in imports_of(written) if name.startswith("unified_ipu")]
-    for line in (
-        "self.model = Trained(Net(dropout=0.0))",
-        "options.Training.gradientAccumulation(4)  # batch.global_batch_size",
-        "options.replicationFactor(2)  # ipu.replicas_per_process",
-        "options.deviceIterations(updates)  # batch.updates_per_call",
-        "self.program.setOptimizer(self.optimizer)",
-        "from pipeline import train",
-        "UPDATES = 63  # of an epoch; 32 rows of weight 0 complete the last (batch.remainder)",
-    ):
-        assert line in text
-    page = (EXAMPLE.parents[2] / "docs" / "eject.md").read_text("utf-8")
-    shown = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(shown) == 3
-    flat = "\n".join(line.strip() for line in text.splitlines())
-    for code in shown:
-        assert "\n".join(line.strip() for line in code.splitlines()) in flat
-    for width in ("88", "100"):
-        command = [sys.executable, "-m", "ruff", "format", "--isolated", "--check"]
-        done = subprocess.run(
-            [*command, "--line-length", width, str(written)], capture_output=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
 
 
 def test_the_data_part_runs_without_us_and_feeds_the_rows_of_our_order(lowered, monkeypatch):
@@ -271,5 +217,5 @@ def test_a_model_that_is_not_what_its_call_makes_is_refused(tmp_path, lowered, c
 def test_the_command_refuses_paths_that_cannot_be_right(tmp_path, capsys):
     assert main(["lower", "--write", str(tmp_path / "a.py"), str(tmp_path / "b.py")]) == 2
     assert "no such file" in capsys.readouterr().err
-    assert main(["lower", "--write", str(tmp_path / "a.txt"), str(EXAMPLE)]) == 2
+    assert main(["lower", "--write", str(tmp_path / "a.txt"), __file__]) == 2
     assert "expected another file that ends in .py" in capsys.readouterr().err

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from unified_ipu.adapter import Slot, is_aligned
+from unified_ipu_tensorflow.half_kernels import as_half
 
 
 class Gradients(Protocol):
@@ -108,7 +109,7 @@ class StagedGradients:
 
     def __init__(self, slots: Sequence[Slot], buffers: Sequence[Any]) -> None:
         self._own = OwnGradients(len(slots))
-        flat = [_as_half(buffer) for buffer in buffers]
+        flat = [as_half(buffer) for buffer in buffers]
         for buffer in flat:
             buffer[...] = 0  # the gaps between the slots stay 0
         self._views = [_view(slot, flat) for slot in slots]
@@ -219,16 +220,6 @@ def alias(view: Any) -> Optional[Any]:
     finally:
         view.flat[0] = first
     return tensor if follows else None
-
-
-def is_half(buffer: Any) -> bool:
-    """Whether a bucket's numbers are float16, or bfloat16, which numpy keeps as uint16."""
-    return bool(buffer.dtype.itemsize == 2)  # noqa: PLR2004 bytes
-
-
-def _as_half(buffer: Any) -> Any:
-    is_bfloat16 = buffer.dtype == np.uint16
-    return buffer.view(tf.bfloat16.as_numpy_dtype) if is_bfloat16 else buffer
 
 
 def _view(slot: Slot, buffers: Sequence[Any]) -> Any:

@@ -14,8 +14,8 @@ from unified_ipu_tensorflow.gradients import (
     Gradients,
     OwnGradients,
     StagedGradients,
-    is_half,
 )
+from unified_ipu_tensorflow.half_kernels import is_half
 from unified_ipu_tensorflow.names import named_variables
 from unified_ipu_tensorflow.objectives import Objective
 from unified_ipu_tensorflow.optimizers import Optimizer, build_optimizer

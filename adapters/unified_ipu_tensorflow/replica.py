@@ -23,6 +23,7 @@ from unified_ipu_tensorflow.batches import Batch, read_batch
 from unified_ipu_tensorflow.building import ADVICE, build_model, is_built
 from unified_ipu_tensorflow.determinism import determinism
 from unified_ipu_tensorflow.errors import translated
+from unified_ipu_tensorflow.half_kernels import HalfKernels
 from unified_ipu_tensorflow.half_precision import check_types
 from unified_ipu_tensorflow.model_checks import layers_that_see_the_micro_batch
 from unified_ipu_tensorflow.objectives import build_objective
@@ -46,6 +47,7 @@ class TensorflowReplica:
         check_types(job.model, compute)
         self._job = job
         self._compute = compute
+        self.kernels = None if compute == "float32" else HalfKernels()
         self._model = job.model
         self._objective = build_objective(job)
         self.counts_samples = self._objective.counts_rows

@@ -35,13 +35,17 @@ def test_what_all_ranks_refuse_is_skipped_with_the_reason():
         skip_if_refused("ipu", [1, Refused("too ragged")])
 
 
-def open_session(rank):
-    with rank.session({"batch": {"global_batch_size": 3}}) as session:
+def open_session(rank, compression="none"):
+    settings = {"batch": {"global_batch_size": 3}, "comms": {"compression": compression}}
+    with rank.session(settings) as session:
         return session.plan.target
 
 
-def test_the_target_of_the_ranks_is_the_one_of_their_plans():
-    assert ThreadRanks(NumpySubject(), "cpu").run(open_session, 2) == ["cpu", "cpu"]
-    # Not built yet, so every plan with it is refused.
+@pytest.mark.parametrize("target", ["cpu", "ipu-emulated"])
+def test_the_target_of_the_ranks_is_the_one_of_their_plans(target):
+    assert ThreadRanks(NumpySubject(), target).run(open_session, 2) == [target, target]
+
+
+def test_a_plan_that_a_session_refuses_on_a_device_skips_the_test():
     with pytest.raises(pytest.skip.Exception, match="ipu-emulated refuses: not built"):
-        ThreadRanks(NumpySubject(), "ipu-emulated").run(open_session, 2)
+        ThreadRanks(NumpySubject(), "ipu-emulated").run(open_session, 2, compression="topk")

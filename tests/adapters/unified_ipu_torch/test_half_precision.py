@@ -216,6 +216,44 @@ def test_what_each_rank_can_hold_in_float16_is_summed_without_overflow(clip, exp
         assert found == (expected, pytest.approx(49152.0, rel=1e-12), 0)
 
 
+def test_l3_5_a_run_in_half_precision_is_resumed_bit_for_bit(tmp_path):
+    random = np.random.default_rng(4)
+    x = random.normal(size=(40, 6)).astype(np.float32)
+    y = random.integers(0, 3, (40, 50))  # 50 units a row, so W is not G
+
+    def rank(world, communicator, *, resumed):
+        precision = {"compute": "float16", "reduce": "compute", "loss_scale": "dynamic"}
+        batch = {"global_batch_size": 10, "micro_batch_size": 3}
+        plan = ui.Plan().replace({"mesh.data": 2, "precision": precision, "batch": batch})
+        with ui.Session(plan, world=world, communicator=communicator, argv=[]) as session:
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(6, 150), nn.Unflatten(1, (3, 50)))
+            program = session.compile(
+                model, loss=nn.CrossEntropyLoss(), optimizer=ui.optim.AdamW(lr=0.01)
+            )
+            loader = session.loader((x, y))
+            if resumed:
+                session.restore(tmp_path, model=program, train=loader)
+            records = []
+            for call in loader:
+                records.append(program.step(call))
+                if program.update == 2 and not resumed:
+                    session.save(tmp_path, model=program, train=loader)
+            state = program.executor.scalars()["loss_scale"]
+            weights = [value.tobytes() for value in program.weights().values()]
+            return weights, [record.loss_sum for record in records[-2:]], state, len(records)
+
+    whole = run_ranks(2, lambda *given: rank(*given, resumed=False), timeout_seconds=30.0)
+    rest = run_ranks(2, lambda *given: rank(*given, resumed=True), timeout_seconds=30.0)
+    assert [one[:3] for one in rest] == [one[:3] for one in whole]
+    assert (whole[0][3], rest[0][3]) == (4, 2)
+    assert whole[0][2] == {
+        "value": 65536.0,
+        "updates_since_change": 4,
+        "largest_weight": 500.0,
+    }
+
+
 def test_sums_of_small_gradients_are_made_in_float32():
     """2 ** -8 is lost beside 1 in bfloat16, 64 of them are not."""
     model = linear(0.0)

@@ -73,8 +73,12 @@ class TrainingProgram:
         now = self._optimizer.state_dict()
         if state is None and not now.get("ipu_state"):
             return
-        values = now.get("ipu_param") or {}
-        self._optimizer.load_state_dict({**now, "ipu_state": state or {}, "ipu_param": values})
+        # What a state does not have, the device keeps: slots to forget are sent as zeros.
+        kept = now.get("ipu_state") or {}
+        zeros = {name: torch.zeros_like(slot) for name, slot in kept.items()}
+        merged = {**zeros, **(state or {})}
+        # No values: those of a state would win over the next learning rate.
+        self._optimizer.load_state_dict({**now, "ipu_state": merged, "ipu_param": {}})
 
     def give(self, model: torch.nn.Module) -> Dict[str, Any]:
         """Copy the weights into a model; returns the slots by their names on the host."""

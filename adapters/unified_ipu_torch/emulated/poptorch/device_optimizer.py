@@ -15,8 +15,10 @@ from unified_ipu_torch.emulated.poptorch.update_rules import (
     VELOCITY,
     Slots,
     clip_factor,
+    new_slots,
 )
 
+_SCALE = "lossScaling_FLOAT"
 _DTYPES = {
     VELOCITY: "velocity_accum_type",
     FIRST: "first_order_momentum_accum_type",
@@ -37,9 +39,29 @@ class DeviceOptimizer:
     """
 
     def __init__(self, description: Any, hosts: Mapping[str, torch.Tensor]) -> None:
-        self._slots: Dict[str, Slots] = {}
         self._groups = _groups_by_name(description, hosts)
+        self._written: Dict[str, Dict[str, float]] = {}
         self.description = description
+        self._slots: Dict[str, Slots] = {
+            name: new_slots(description.kind.name, host.detach(), self._values(name))
+            for name, host in hosts.items()
+            if host.requires_grad
+        }
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss is multiplied with."""
+        written = self._written.get(_SCALE)
+        return float(self.description.loss_scaling[0]) if written is None else written[_SCALE]
+
+    def describe(self, description: Any) -> None:
+        """Take over new values; they replace those that came with a state.
+
+        Args:
+            description: Of the optimizer.
+        """
+        self.description = description
+        self._written = {}
 
     def update(self, weights: Mapping[str, Any], gradients: Mapping[str, torch.Tensor]) -> None:
         """Clip by the global norm, and take one step with every weight that has a gradient.
@@ -69,6 +91,7 @@ class DeviceOptimizer:
         momentum, is_constant = described.get("momentum", (0.0, True))
         values["has_velocity"] = bool(momentum) or not is_constant
         values["use_tf_variant"] = self.description.fixed["use_tf_variant"]
+        _overwrite(values, self._written.get(name, {}), self.loss_scale)
         return values
 
     def read_state(self) -> Dict[str, Any]:
@@ -78,16 +101,17 @@ class DeviceOptimizer:
             for name, slots in self._slots.items()
             for prefix, slot in slots.items()
         }
-        values = {
-            f"{key}___group{index}": torch.tensor(float(value))
-            for index, group in enumerate(self.description.groups)
-            for key, (value, _) in group.items()
-        }
-        values["lossScaling"] = torch.tensor(float(self.description.loss_scaling[0]))
+        values = {_SCALE: torch.tensor(self.loss_scale)}
+        for name in self._groups:
+            kind, own = self.description.kind.name, self._values(name)
+            for key, value in _parameters_of(kind, own, self.loss_scale):
+                values[f"{key}___specific___{name}"] = torch.tensor(value)
         return {"ipu_state": state, "ipu_param": values}
 
     def write_state(self, state: Mapping[str, Any], names: List[str]) -> None:
-        """Take over slots.
+        """Take over slots and values; those that the state does not have stay as they are.
+
+        The values hold until ``describe`` brings others: also if an optimizer's were newer.
 
         Args:
             state: What ``read_state`` gave.
@@ -96,12 +120,34 @@ class DeviceOptimizer:
         Raises:
             Error: If a slot belongs to no weight.
         """
-        self._slots = {}
         for key, slot in state["ipu_state"].items():
             prefix, name = _split(key)
             if name not in names:
                 raise Error(f"the optimizer's state has {key}, but the model no parameter {name}")
             self._slots.setdefault(name, {})[prefix] = slot.clone()
+        for key, value in state["ipu_param"].items():
+            own, _, name = key.partition("___specific___")
+            self._written.setdefault(name or own, {})[own] = float(value)
+
+
+def _overwrite(values: Dict[str, Any], written: Mapping[str, float], scale: float) -> None:
+    """Undo ``_parameters_of``: values of a group from what PopART keeps of them."""
+    values["lr"] = written.get("learningRate", values["lr"])
+    values["weight_decay"] = written.get("weightDecay", values["weight_decay"])
+    kept = 1.0 - float(values.get("dampening", 0.0))
+    if "scaledLearningRate0" in written:
+        values["lr"] = written["scaledLearningRate0"] * scale / kept
+    if "weightDecayScaleFactor0" in written and values["lr"]:
+        values["weight_decay"] = (1.0 - written["weightDecayScaleFactor0"]) / (values["lr"] * kept)
+
+
+def _parameters_of(kind: str, values: Mapping[str, Any], scale: float) -> List[Tuple[str, float]]:
+    """What PopART keeps of a group's values, under its names."""
+    rate, decay = float(values["lr"]), float(values["weight_decay"])
+    if not kind.startswith("SGD"):
+        return [("learningRate", rate), ("weightDecay", decay)]
+    kept = rate * (1.0 - float(values["dampening"]))
+    return [("scaledLearningRate0", kept / scale), ("weightDecayScaleFactor0", 1.0 - kept * decay)]
 
 
 def _split(key: str) -> Tuple[str, str]:

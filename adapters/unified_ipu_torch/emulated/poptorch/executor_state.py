@@ -120,19 +120,20 @@ class ExecutorState:
                 self._optimizer.state_dict = self._optimizer.get_state_dict  # type: ignore[method-assign]  # as theirs
             if isinstance(optimizer, Optimizer):
                 optimizer.ipu_state_is_dirty = True
-        self._description = self._reader.read(optimizer, compiled)
+        before, self._description = self._description, self._reader.read(optimizer, compiled)
         if isinstance(optimizer, Optimizer):
             # From now on its state is the device's.
             optimizer.state_dict = MethodType(_read_state, self)  # type: ignore[method-assign]  # as theirs
         self._optimizer = optimizer
         if self._executable is not None and self._is_attached:
-            self._send_optimizer()
+            if self._description != before:
+                self._send_optimizer()
             self._write_optim_state_dict_if_needed()
 
     def _send_optimizer(self) -> None:
         device = self._compiled().program.optimizer
         if device is not None and self._description is not None:
-            device.description = self._description
+            device.describe(self._description)
 
     def _device_optimizer(self) -> DeviceOptimizer:
         device = self._compiled().program.optimizer

@@ -109,7 +109,7 @@ class Program:
             self._train_step,
             self._apply,
             arithmetic=TorchArithmetic(description.fixed["accum_type"]),
-            loss_scale=float(description.loss_scaling[0]),
+            loss_scale=self.optimizer.loss_scale,
             fabric=fabric_of(self.settings.processes, self.settings.process),
         )
 
@@ -136,7 +136,7 @@ class Program:
         trained = self.model.trained()
         if not loss.requires_grad or self.optimizer is None:
             return {}
-        seed = torch.full_like(loss, float(self.optimizer.description.loss_scaling[0]))
+        seed = torch.full_like(loss, self.optimizer.loss_scale)
         found = torch.autograd.grad(loss, list(trained.values()), seed, allow_unused=True)
         return {name: each for name, each in zip(trained, found) if _is_used(each)}
 

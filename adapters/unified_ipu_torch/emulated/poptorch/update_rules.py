@@ -10,7 +10,7 @@ Source: PopART 3.4, ``willow/include/popart/{sgd,adam,adaptive}.hpp`` and
 from __future__ import annotations
 
 import math
-from typing import Callable, Dict, Mapping
+from typing import Callable, Dict, Mapping, Sequence
 
 import torch
 
@@ -183,6 +183,37 @@ RULES: Dict[str, Rule] = {
     "LAMB_NO_BIAS": _lamb(has_correction=False),
 }
 """By the kind that PopTorch sends to its backend."""
+
+_ADAM = (FIRST, SECOND, STEP)
+_ALLOCATED: Dict[str, Sequence[str]] = {
+    "ADAM": _ADAM,
+    "ADAMW": _ADAM,
+    "ADAMW_NO_BIAS": _ADAM,
+    "RMSPROP": (FIRST,),
+    "RMSPROP_CENTERED": (FIRST, THIRD),
+    "LAMB": _ADAM,
+    "LAMB_NO_BIAS": _ADAM,
+}
+
+
+def new_slots(kind: str, weight: torch.Tensor, group: Values) -> Slots:
+    """The slots that a weight has from compilation on, all zero.
+
+    That of combined accumulators holds the decay of the first weight, so it begins with the first
+    update.
+
+    Args:
+        kind: As in ``RULES``.
+        weight: Of the device.
+        group: Values of its group.
+    """
+    prefixes = list(_ALLOCATED.get(kind, ()))
+    if kind == "SGD2" and (group["momentum"] or group["has_velocity"]):
+        prefixes.append(VELOCITY)
+    if kind.startswith("RMSPROP") and group["momentum"]:
+        prefixes.append(SECOND)
+    shapes = {STEP: torch.zeros(())}
+    return {prefix: torch.zeros_like(shapes.get(prefix, weight.detach())) for prefix in prefixes}
 
 
 def _slot(slots: Slots, prefix: str, like: torch.Tensor) -> torch.Tensor:

@@ -303,6 +303,67 @@ def test_the_optimizers_state_is_read_from_the_device_and_goes_back():
     assert torch.equal(resumed.layer.weight, expected)
 
 
+def test_a_state_has_the_names_and_values_of_popart_from_compilation_on():
+    model = Net()
+    optimizer = poptorch.optim.SGD(
+        model.parameters(), lr=0.05, weight_decay=0.025, loss_scaling=0.75
+    )
+    executor = poptorch.trainingModel(model, optimizer=optimizer)
+    assert optimizer.state_dict()["ipu_state"] is None
+    executor.compile(X, TARGET)
+    values = optimizer.state_dict()["ipu_param"]
+    assert values["scaledLearningRate0___specific___layer.bias"].item() == pytest.approx(
+        0.05 / 0.75
+    )
+    assert values["weightDecayScaleFactor0___specific___layer.bias"].item() == pytest.approx(
+        1 - 0.05 * 0.025
+    )
+    assert values["lossScaling_FLOAT"].item() == 0.75
+    assert optimizer.state_dict()["ipu_state"] == {}  # this one needs none
+
+    model = Net()
+    adam = poptorch.optim.Adam(model.parameters(), lr=0.5)
+    executor = poptorch.trainingModel(model, optimizer=adam)
+    executor.compile(X, TARGET)
+    state = adam.state_dict()
+    assert state["ipu_param"]["learningRate___specific___layer.weight"].item() == 0.5
+    assert not state["ipu_state"]["Accl1___layer.weight"].any()
+
+
+def test_an_incomplete_state_leaves_the_rest_on_the_device():
+    model = Net()
+    optimizer = poptorch.optim.Adam(model.parameters(), lr=0.1)
+    executor = poptorch.trainingModel(model, optimizer=optimizer)
+    executor(X, TARGET)
+    state = copy.deepcopy(optimizer.state_dict())
+    kept = state["ipu_state"].pop("Step___layer.weight")
+    state["ipu_state"]["Step___layer.bias"] = torch.tensor(41.0)
+    optimizer.load_state_dict(state)
+    executor(X, TARGET)
+    found = optimizer.state_dict()["ipu_state"]
+    assert (kept.item(), found["Step___layer.weight"].item()) == (1.0, 2.0)
+    assert found["Step___layer.bias"].item() == 42.0
+
+
+def test_a_loaded_state_brings_its_learning_rate_which_holds_until_another_is_set():
+    model = Net()
+    optimizer = poptorch.optim.Adam(model.parameters(), lr=0.5)
+    executor = poptorch.trainingModel(model, optimizer=optimizer)
+    executor(X, TARGET)
+    state = copy.deepcopy(optimizer.state_dict())
+    for name in ("weight", "bias"):
+        state["ipu_param"][f"learningRate___specific___layer.{name}"] = torch.tensor(0.0)
+    optimizer.load_state_dict(state)
+    before = model.layer.weight.detach().clone()
+    executor.setOptimizer(optimizer)  # the same values as before: nothing to send
+    executor(X, TARGET)
+    assert torch.equal(model.layer.weight, before)
+    optimizer.param_groups[0]["lr"] = 0.25
+    executor.setOptimizer(optimizer)
+    executor(X, TARGET)
+    assert not torch.equal(model.layer.weight, before)
+
+
 def test_random_state_can_be_read_and_set_back():
     class Noise(torch.nn.Module):
         def forward(self, x):

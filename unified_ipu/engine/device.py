@@ -95,7 +95,7 @@ class DeviceExecutor:
                 self._counters.add("updates_without_weight", len(weighed) - len(fed))
             tally = self._run(fed, call) if fed else DeviceTally(0.0)
             self._device.end_call(len(fed))
-        after = self._clock.seconds()
+        after, scale = self._clock.seconds(), self._rules.loss_scale
         return Record(
             update=call.updates[-1].number,
             epoch=call.epoch,
@@ -108,6 +108,7 @@ class DeviceExecutor:
             updates=len(fed),
             metric_sums=tally.metrics,
             seconds={name: after[name] - before.get(name, 0.0) for name in after},
+            loss_scale=1.0 if isinstance(scale, str) else scale,
         )
 
     def _totals(self, call: Call, weighed: Sequence[Weighed]) -> Tuple[List[float], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Dict, Tuple
 
@@ -111,6 +112,22 @@ def test_a_target_without_the_sdk_says_what_of_it_is_missing():
         step(mlp(), classes(16), target="ipu")
     with pytest.raises(AdapterLoadError, match="poptorch cannot be imported"):
         sdk_module.load_sdk("ipu")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"ipuHardwareIsAvailable": lambda: True}, ("ipu", "ipu-emulated")),
+        ({"ipuHardwareIsAvailable": lambda: False}, ("ipu-emulated",)),
+        ({"ipuHardwareIsAvailable": lambda: True, "__emulated__": True}, ("ipu-emulated",)),
+    ],
+    ids=["hardware", "none", "emulated"],
+)
+def test_an_ipu_is_a_target_where_the_real_sdk_sees_one(monkeypatch, attributes, expected):
+    poptorch = ModuleType("poptorch")
+    vars(poptorch).update(attributes, __spec__=ModuleSpec("poptorch", None))
+    monkeypatch.setitem(sys.modules, "poptorch", poptorch)
+    assert sdk_module.usable_targets.__wrapped__() == expected
 
 
 def test_l2_padding_needs_a_loss_of_rows():

@@ -52,24 +52,11 @@ def test_l1_a_mean_loss_gives_187_however_the_batch_is_split(
     assert found["losses"] == pytest.approx([93.5], rel=1e-6)
 
 
-class Small(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = torch.nn.Conv2d(1, 4, 3)
-        self.head = torch.nn.Linear(4 * 9, 10)
-
-    def forward(self, images):
-        return self.head(functional.max_pool2d(self.conv(images).relu(), 2).flatten(1))
-
-
 def test_l5_fifty_updates_of_a_small_network_stay_within_the_bar():
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((3180, 1, 8, 8)).astype(np.float32)
-    labels = rng.integers(0, 10, 3180)
     host, device = check(
-        (images, labels),
+        classes(3180, count=10),
         within=1e-4,
-        model=Small,
+        model=lambda: mlp(10),
         loss=torch.nn.CrossEntropyLoss(),
         optimizer=ui.optim.SGD(lr=0.05, momentum=0.9, weight_decay=1e-4),
         epochs=1,
@@ -124,13 +111,17 @@ def test_l5_native_groups_and_schedulers_are_sent_before_every_call():
     assert len({lr for _, _, lr, *_ in device["exact"]}) > 1
 
 
-def test_l5_the_global_norm_is_clipped_as_on_the_host():
-    check(
-        classes(40),
-        model=mlp,
-        loss=torch.nn.CrossEntropyLoss(),
-        settings={"update__clip_norm": 0.05},
-    )
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"update__clip_norm": 0.05},
+        {"precision__loss_scale": 128.0},
+        {"precision__loss_scale": 1024.0, "update__clip_norm": 0.05},
+    ],
+    ids=["clipped", "scaled", "both"],
+)
+def test_l5_norms_are_clipped_and_losses_scaled_as_on_the_host(settings):
+    check(classes(40), model=mlp, loss=torch.nn.CrossEntropyLoss(), settings=settings)
 
 
 LOSSES = {

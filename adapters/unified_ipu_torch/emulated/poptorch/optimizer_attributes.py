@@ -24,6 +24,7 @@ from unified_ipu_torch.emulated.poptorch.optimizer_kinds import (
     class_of,
     kind_of,
 )
+from unified_ipu_torch.emulated.poptorch.optimizer_text import describe_graph, describe_group
 from unified_ipu_torch.emulated.poptorch.options import Options
 
 Value = Tuple[Any, bool]  # and whether it is a constant of the program
@@ -79,6 +80,7 @@ class OptimizerReader:
         self._log = logger.debug if options._relax_optimizer_checks else logger.warning
         self._known: Optional[Tuple[Set[str], Set[str]]] = None
         self._said: Set[str] = set()
+        self._last: Optional[OptimizerDescription] = None
 
     def read(
         self, optimizer: torch.optim.Optimizer, compiled: Optional[OptimizerDescription] = None
@@ -111,7 +113,20 @@ class OptimizerReader:
         self._warn_of_unknown(optimizer, kind)
         if compiled is not None:
             check_replaceable(compiled, found)
+        self._log_changes(found)
         return found
+
+    def _log_changes(self, found: OptimizerDescription) -> None:
+        if found == self._last:
+            return
+        self._last = found
+        kind = found.kind.name
+        # Apart from the combined variant, the velocity is scaled as the loss is.
+        tied = {"velocity_scaling": found.loss_scaling} if found.kind == OptimizerType.SGD2 else {}
+        text = describe_graph(kind, found.fixed, {**found.defaults, **tied}, found.loss_scaling)
+        logger.debug("Updating %s", text)
+        for index, group in enumerate(found.groups):
+            logger.debug("Updating %s", describe_group(kind, index, {**group, **tied}))
 
     def _is_loss_scale_automatic(self) -> bool:
         return bool(self._options._Popart.options.get("automaticLossScalingSettings.enabled"))

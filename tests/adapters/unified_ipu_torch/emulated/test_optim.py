@@ -239,3 +239,20 @@ def test_attributes_that_appear_later_are_warned_of_once(relaxed, is_warned, par
         reader.read(optimizer)
     assert caplog.text.count("unexpected optimizer attribute") == int(is_warned)
     assert caplog.text.count("unexpected group 0 attribute") == int(is_warned)
+
+
+def test_the_log_tells_what_is_sent_and_only_when_it_changes(parameters, caplog):
+    reader = OptimizerReader(poptorch.Options())
+    with caplog.at_level(logging.DEBUG, logger="poptorch::python"):
+        reader.read(poptorch.optim.SGD(parameters, lr=0.5, loss_scaling=2.0))
+        reader.read(poptorch.optim.SGD(parameters, lr=0.5, loss_scaling=2.0))
+        reader.read(poptorch.optim.SGD(parameters, lr=0.25, loss_scaling=2.0))
+    graph, group, _, later = [record.getMessage() for record in caplog.records]
+    assert graph.startswith("Updating graph optimizer with SGD, accumType=float32, ")
+    for words in ("defaultLearningRate=0.5,", "defaultMomentum=0 (const),", "lossScaling=2"):
+        assert words in graph
+    assert group == (
+        "Updating group 0 optimizer with SGD, learningRate=0.5, momentum=0 (const), "
+        "dampening=0 (const), weightDecay=0 (const), nesterov=False (const), velocityScaling=2,"
+    )
+    assert "learningRate=0.25," in later

@@ -237,7 +237,7 @@ class OnnxDevice:
         self._sync()
         arrays = {name: tensor.detach().numpy() for name, tensor in self._twin.trained.items()}
         if program.trains and self._optimizer is not None:
-            arrays.update(self._optimizer.state())
+            arrays.update(self._optimizer.state(program.used))
         program.send(arrays)
         self._loaded = program
 
@@ -246,14 +246,14 @@ class OnnxDevice:
         program, optimizer = self._loaded, self._optimizer
         if not self._host_is_stale or program is None or optimizer is None:
             return
-        trained = self._twin.trained
+        trained = {n: p for n, p in self._twin.trained.items() if n in program.used}
         shapes = {name: tuple(tensor.shape) for name, tensor in trained.items()}
-        state = {name: array.shape for name, array in optimizer.state().items()}
+        state = {name: array.shape for name, array in optimizer.state(program.used).items()}
         arrays = program.fetch({**shapes, **state})
         with torch.no_grad():
             for name, tensor in trained.items():
                 tensor.copy_(torch.from_numpy(arrays[name]))
-        optimizer.take(arrays)
+        optimizer.take(arrays, program.used)
         self._host_is_stale = False
 
     def _sent(self) -> set[str]:

@@ -8,7 +8,7 @@ update, and what is clipped then is the velocity.
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -79,10 +79,12 @@ class NativeOptimizer:
             kept = _SGD_SLOTS if group["momentum"] else ()
         return {key: f"{prefix}{name}" for prefix, key in kept}
 
-    def state(self) -> Dict[str, np.ndarray]:
-        """State to send, by PopART's names; what torch does not have yet is 0."""
+    def state(self, used: Collection[str]) -> Dict[str, np.ndarray]:
+        """State of these weights to send, by PopART's names; what torch does not have yet is 0."""
         found = {}
         for name, parameter in self._trained.items():
+            if name not in used:
+                continue
             state = self._optimizer.state.get(parameter, {})
             for key, slot in self.slots(name).items():
                 value = state.get(key)
@@ -93,9 +95,11 @@ class NativeOptimizer:
                 found[slot] = np.array(array, np.float32).reshape(shape)
         return found
 
-    def take(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def take(self, arrays: Mapping[str, np.ndarray], used: Collection[str]) -> None:
         """Let torch's optimizer have the state that the device has, once it made an update."""
         for name, parameter in self._trained.items():
+            if name not in used:
+                continue
             state = self._optimizer.state[parameter]
             for key, slot in self.slots(name).items():
                 state[key] = torch.from_numpy(np.array(arrays[slot]))

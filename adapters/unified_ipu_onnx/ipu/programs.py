@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Sequence, Tuple
 
 import numpy as np
 from onnx import ModelProto
@@ -21,6 +21,7 @@ from unified_ipu_onnx.ipu.counting import Counting
 from unified_ipu_onnx.ipu.model import place_memory
 from unified_ipu_onnx.lower_ipu import INFERENCE, TRAINING
 from unified_ipu_onnx.reading import opsets_of
+from unified_ipu_onnx.trainable import uses_of
 
 Arrays = Mapping[str, np.ndarray]
 _MEMORY = "node.attribute.__available_memory"
@@ -136,10 +137,18 @@ class Program:
         session: Not prepared yet.
         program: ``"training"`` or ``"inference"``.
         loss: Name of the scalar that is differentiated, if it trains.
+        used: Weights that it depends on: the others have no gradient, and the device no copy.
     """
 
-    def __init__(self, native: Native, session: Any, program: str, loss: str = "") -> None:
-        self.loss, self.trains = loss, program == TRAINING
+    def __init__(
+        self,
+        native: Native,
+        session: Any,
+        program: str,
+        loss: str = "",
+        used: FrozenSet[str] = frozenset(),
+    ) -> None:
+        self.loss, self.used, self.trains = loss, used, program == TRAINING
         self._sdk, self._session = native.sdk, session
         session.prepareDevice()
         native.seed(session, program)
@@ -199,15 +208,24 @@ def training_program(
     builder = sdk.Builder(proto.SerializeToString())
     native.place(builder, proto, TRAINING)
     loss = counting.build(builder, sdk, int(opsets_of(proto.opset_import)[""]), shapes)
+    model = builder.getModelProto()
     session = sdk.TrainingSession(
-        fnModel=builder.getModelProto(),
+        fnModel=model,
         dataFlow=native.flow(TRAINING, [loss], updates),
         loss=loss,
         optimizer=make(1.0),
         deviceInfo=native.device,
         userOptions=native.options(TRAINING),
     )
-    return Program(native, session, TRAINING, loss)
+    return Program(native, session, TRAINING, loss, _used(model, loss))
+
+
+def _used(model: bytes, loss: str) -> FrozenSet[str]:
+    """Weights that the loss has a gradient for."""
+    proto = ModelProto.FromString(model)
+    del proto.graph.output[:]
+    proto.graph.output.add(name=loss)
+    return frozenset(uses_of(proto).weights)
 
 
 def inference_program(

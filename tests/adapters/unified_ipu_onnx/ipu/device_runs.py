@@ -68,6 +68,7 @@ def trained(
         records = [program.step(call) for _ in range(epochs) for call in loader]
         return {
             "weights": program.weights(),
+            "slots": sorted(s.name for s in program._executor.tensors() if s.role == "slot"),
             "losses": [record.loss for record in records],
             "counts": [(r.samples, r.weight, r.lr, r.updates) for r in records],
         }

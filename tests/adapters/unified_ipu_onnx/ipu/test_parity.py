@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Dict, Tuple
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import helper
@@ -196,6 +197,27 @@ def test_what_is_not_trained_stays_as_it_is():
     first = trained(DEVICE, x, epochs=0)["weights"]
     assert (found["weights"]["w1"] == first["w1"]).all()
     assert (found["weights"]["w2"] != first["w2"]).any()
+
+
+def unused_model():
+    """The loss reads ``y``; ``spare`` leads to another output."""
+    model = mlp()
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(np.ones((3, 2), np.float32), "spare")
+    )
+    model.graph.node.append(helper.make_node("MatMul", ["y", "spare"], ["other"]))
+    model.graph.output.append(graphs.value("other", ["rows", 2]))
+    return model
+
+
+@pytest.mark.parametrize("optimizer", [optim.Adam(lr=0.01, eps=1e-3), optim.SGD(0.1, momentum=0.5)])
+def test_a_weight_that_the_loss_does_not_reach_is_not_moved_and_gets_no_slot(optimizer):
+    loss = losses.softmax_cross_entropy(output="y")
+    found = check(data(), model=unused_model, loss=loss, optimizer=optimizer, within=1e-5)
+    assert (found["weights"]["spare"] == 1.0).all()
+    host = trained(HOST, data(), model=unused_model, loss=loss, optimizer=optimizer)
+    assert found["slots"] == host["slots"]
+    assert not any(name.startswith("spare") for name in found["slots"])
 
 
 def test_clipping_is_by_the_norm_of_all_gradients():

@@ -112,6 +112,9 @@ def _notes_on_losses(plan: Plan, batch: DeviceBatch) -> List[str]:
     is_scaled = not isinstance(precision.loss_scale, str)
     scale = f"{precision.loss_scale}" if is_scaled else "1"
     whole = " x W" if plan.update.reduction == "sum" else ""
+    # Of losses that are sums, PopDistStrategy reports as many times itself.
+    replicas = batch.processes * batch.local_replicas
+    in_sync = f" / {replicas}" if batch.processes > 1 else ""
     found = [
         (
             "the loss is multiplied by coefficients that come in as sample weights, so sum is "
@@ -123,7 +126,7 @@ def _notes_on_losses(plan: Plan, batch: DeviceBatch) -> List[str]:
         ),
         (
             f"Keras reports means over micro-batches: times {batch.accumulation}"
-            f"{f' / {scale}' if is_scaled else ''} they are the loss of an update"
+            f"{f' / {scale}' if is_scaled else ''}{in_sync} they are the loss of an update"
         ),
         *notes_on_updates(),
     ]

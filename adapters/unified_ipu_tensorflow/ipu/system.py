@@ -28,6 +28,7 @@ class System:
 
     def __init__(self, sdk: Sdk, calls: Sequence[NativeCall]) -> None:
         config = sdk.ipu.config.IPUConfig()
+        self._configure = config.configure_ipu_system
         self.names = {"ipu": sdk.ipu, "tf": tf, "config": config}
         """What native code may name."""
         objects = {"config": config, "popdist": sdk.popdist}
@@ -35,6 +36,10 @@ class System:
         self.strategy: Any = self._strategy(sdk, calls)
         seeds = [call for call in calls if call.name.startswith(("tf.random.", "ipu.utils."))]
         apply_native_calls(seeds, {"tf": tf, "ipu": sdk.ipu}, self.names)
+
+    def configure(self) -> None:
+        """Configure the process as it is already, which changes nothing unless someone reset it."""
+        self._configure()
 
     def _strategy(self, sdk: Sdk, calls: Sequence[NativeCall]) -> Any:
         call = next(call for call in calls if call.name in STRATEGIES)
@@ -58,6 +63,7 @@ def system_of(sdk: Sdk, calls: Sequence[NativeCall]) -> System:
     first = ("config.", "popdist.", "ipu.", "tf.")
     own = [call for call in calls if call.name.startswith(first)]
     if _made and _made[0][:2] == (sdk, own):
+        _made[0][2].configure()
         return _made[0][2]
     if _made:
         _made[0][0].ipu.config.reset_ipu_configuration()

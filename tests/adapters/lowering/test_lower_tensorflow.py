@@ -299,6 +299,9 @@ def test_losses_of_the_model_are_counted_as_keras_counts_them():
     assert "4 time(s) an update" in words(**REPLICAS)
     # T = 4 replicas: PopDistStrategy divides by them, which leaves A = 1.
     assert "1 time(s) an update" in words(**PROCESSES)
+    # Losses that are sums it reports times T.
+    reported = [note for note in lowered(**PROCESSES).notes if "means over micro-batches" in note]
+    assert "times 1 / 4 they are the loss of an update" in reported[0]
     # Gradients are divided by the scale, so what the coefficients do not scale has to be.
     assert "multiply them by 128.0 / 4," in words(**{"precision.loss_scale": 128.0})
     assert "multiply them by 1 x W / 4," in words(**{"update.reduction": "sum"})

@@ -114,9 +114,7 @@ def test_outputs_that_are_summed_over_replicas_are_other_outputs(monkeypatch):
         if is_changed:
             mutate(monkeypatch, sums_outputs)
         with ui.Session(ui.Plan().replace(device())) as session:
-            with session.scope():
-                model = mlp()
-            program = session.compile(model, loss=keras.losses.MeanSquaredError())
+            program = session.compile(mlp, loss=keras.losses.MeanSquaredError())
             found.append(program.predict(session.loader((x, y), train=False)))
-    assert np.allclose(found[0], model(x).numpy(), rtol=1e-4, atol=1e-5)
+    assert np.allclose(found[0], mlp()(x).numpy(), rtol=1e-4, atol=1e-5)
     assert not np.allclose(found[1], found[0], rtol=0.1)

@@ -17,6 +17,7 @@ from tests.adapters.unified_ipu_tensorflow.ipu.sessions import (
     mlp,
     numbers,
 )
+from unified_ipu_tensorflow.emulated import ipu
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -50,6 +51,14 @@ def test_l6_evaluation_and_prediction_count_each_row_once_and_change_nothing():
     assert found["loss"] == pytest.approx(float(((expected - y) ** 2).mean()), rel=1e-5)
     assert found["mae"] == pytest.approx(float(np.abs(expected - y).mean()), rel=1e-5)
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_system_that_someone_reset_is_configured_again():
+    for _ in range(2):
+        with ui.Session(ui.Plan().replace(device())) as session:
+            _, program = opened(session, ui.optim.SGD(0.1))
+            program.predict(session.loader(SEEN, train=False))
+        ipu.config.reset_ipu_configuration()
 
 
 def test_training_goes_on_after_evaluation_as_if_there_had_been_none():

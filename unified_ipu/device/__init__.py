@@ -23,19 +23,12 @@ from unified_ipu.device.pipeline import (
 )
 from unified_ipu.device.program import infer as infer, train as train
 from unified_ipu.device.reduction import Arithmetic as Arithmetic, Reduction as Reduction
-from unified_ipu.device.signature import (
-    Leaf as Leaf,
-    Mismatch as Mismatch,
-    first_mismatch as first_mismatch,
-)
 from unified_ipu.device.weights import WeightCopies as WeightCopies
 
 __all__ = [
     "Arithmetic",
     "CallShape",
     "Fabric",
-    "Leaf",
-    "Mismatch",
     "OutputSelection",
     "Outputs",
     "Position",
@@ -43,7 +36,6 @@ __all__ = [
     "WeightCopies",
     "connect_fabric",
     "fabric_of",
-    "first_mismatch",
     "forward_stages",
     "infer",
     "loss_coefficients",

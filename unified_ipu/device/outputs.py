@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 from unified_ipu.device.layout import CallShape, Position
 from unified_ipu.errors import ConfigError
 
-MODES = ("all", "final", "sum", "every_n", "accumulated")
+MODES = ("all", "final", "sum", "every_n")
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,7 @@ class OutputSelection:
         shape: Of the call.
         mode: ``"all"``; ``"final"``: the last micro-batch of each replica; ``"sum"``: of each
             replica over the call, never divided; ``"every_n"``: all micro-batches of every
-            ``period``-th iteration; ``"accumulated"``: the sum over the accumulation steps of each
-            iteration and replica.
+            ``period``-th iteration.
         period: Of ``"every_n"``.
 
     Raises:
@@ -46,8 +45,6 @@ class OutputSelection:
         shape = self.shape
         if self.mode in {"final", "sum"}:
             return (shape.replicas,)
-        if self.mode == "accumulated":
-            return (shape.iterations, shape.replicas)
         kept = shape.iterations // (self.period if self.mode == "every_n" else 1)
         return (kept, shape.accumulation, shape.replicas)
 
@@ -70,8 +67,6 @@ class OutputSelection:
                 and position.step == shape.accumulation - 1
             )
             return position.replica if is_last else -1
-        if self.mode == "accumulated":
-            return position.iteration * shape.replicas + position.replica
         iteration = position.iteration
         if self.mode == "every_n":
             if (iteration + 1) % self.period:

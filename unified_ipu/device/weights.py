@@ -27,13 +27,6 @@ class WeightCopies:
         copy()
         self.version += 1
 
-    def to_host_if_stale(self, copy: Callable[[], None]) -> bool:
-        """Copy if the device is ahead; whether it was."""
-        if not self.host_is_stale:
-            return False
-        self.to_host(copy)
-        return True
-
     def to_device(self, copy: Callable[[], None]) -> None:
         """Copy to the device; what it had learnt since the last copy to the host is lost."""
         self.host_is_stale = False

@@ -39,7 +39,6 @@ def test_ten_iterations_return_what_their_mode_says(mode: str, expected: List[in
         ("every_n", (1, 2, 3), [6, 7, 8, 9, 10, 11]),
         ("final", (3,), [9, 10, 11]),
         ("sum", (3,), [18, 22, 26]),
-        ("accumulated", (2, 3), [3, 5, 7, 15, 17, 19]),
     ],
 )
 def test_blocks_lie_iteration_then_step_then_replica(

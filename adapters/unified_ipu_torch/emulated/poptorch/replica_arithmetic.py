@@ -38,4 +38,5 @@ class TorchArithmetic:
 
     def across(self, total: Any, fabric: Fabric) -> Any:
         """The sum over processes."""
-        return torch.from_numpy(fabric.sum(total.contiguous().numpy()))
+        found = fabric.sum(total.contiguous().numpy())
+        return torch.as_tensor(found, dtype=total.dtype).reshape(total.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from unified_ipu.device import connect_fabric
 from unified_ipu_torch.emulated import poptorch
 
 ROWS = torch.arange(1.0, 17.0).reshape(16, 1)
@@ -199,6 +200,41 @@ def test_several_processes_need_links():
     executor = poptorch.trainingModel(Indices(), opts)
     with pytest.raises(ValueError, match="nothing links the emulated devices"):
         executor(torch.ones(2))
+
+
+class Twin:
+    """Links to one more process that sends what this one does."""
+
+    rank, size = 0, 2
+
+    def sum(self, array):
+        return array * 2.0
+
+
+@pytest.mark.parametrize(
+    ("reduction", "gradient"),
+    [(poptorch.ReductionType.Mean, 187.0), (poptorch.ReductionType.Sum, 1496.0)],
+)
+def test_reductions_go_over_the_replicas_of_all_processes(reduction, gradient):
+    opts = options(2, 2, reduction=reduction)  # 748 under Sum in one process
+    opts.Distributed.configureProcessId(0, 2)
+    connect_fabric(Twin())
+    try:
+        assert gradient_of_one_call(Square(), opts) == gradient
+    finally:
+        connect_fabric(None)
+
+
+def test_a_host_without_kernels_for_half_says_so():
+    def forward(_):
+        raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'")
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return forward(x)
+
+    with pytest.raises(poptorch.Error, match="on this host cannot compute this in float16"):
+        poptorch.inferenceModel(Model())(torch.ones(1).half())
 
 
 def test_dropout_follows_the_seed_of_the_device_and_not_the_hosts_numbers():

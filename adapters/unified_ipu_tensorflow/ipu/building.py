@@ -15,7 +15,7 @@ from unified_ipu_tensorflow.functions import runs_eagerly
 from unified_ipu_tensorflow.ipu.device import KerasDevice
 from unified_ipu_tensorflow.ipu.models import check_variables, named_layers, num_penalties
 from unified_ipu_tensorflow.ipu.row_losses import build_row_loss
-from unified_ipu_tensorflow.ipu.sdk import load_sdk
+from unified_ipu_tensorflow.ipu.sdk import has_sdk, load_sdk
 from unified_ipu_tensorflow.ipu.system import check_flags, system_of
 from unified_ipu_tensorflow.model_checks import is_random
 
@@ -27,9 +27,10 @@ def device_scope(plan: Plan, place: Place, lowering: Lowering) -> Iterator[None]
     Args:
         plan: Of the session.
         place: Of this process.
-        lowering: Of the plan for its target; one that is refused opens nothing.
+        lowering: Of the plan for its target; one that is refused opens nothing, and neither does
+            a machine without the SDK's TensorFlow: the model may be another adapter's.
     """
-    if lowering.refused:
+    if lowering.refused or (plan.target == "ipu" and not has_sdk()):
         yield
         return
     with system_of(load_sdk(plan, place), _of_training(lowering)).strategy.scope():

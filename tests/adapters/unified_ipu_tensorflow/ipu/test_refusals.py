@@ -170,6 +170,12 @@ def test_stages_are_refused_until_they_can_be_given():
         create().build(job, plan, Place())
 
 
+def test_a_scope_without_the_sdk_opens_nothing_for_models_of_others():
+    plan = ui.Plan().replace(device(target="ipu"))
+    with create().scope(plan, Place()):
+        assert not hasattr(mlp(), "set_replication_options")
+
+
 def test_without_an_optimizer_a_program_evaluates_only():
     x, y = numbers(20)
     with ui.Session(ui.Plan().replace(device())) as session:

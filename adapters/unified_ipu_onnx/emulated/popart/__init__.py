@@ -21,14 +21,20 @@ from unified_ipu_onnx.emulated.popart.devices import (
     DeviceManager as DeviceManager,
 )
 from unified_ipu_onnx.emulated.popart.enums import (
+    AccumulateOuterFragmentSchedule as AccumulateOuterFragmentSchedule,
     AdamMode as AdamMode,
     AnchorReturnTypeId as AnchorReturnTypeId,
+    BatchSerializationBatchSchedule as BatchSerializationBatchSchedule,
+    BatchSerializationMethod as BatchSerializationMethod,
+    BatchSerializationTransformContext as BatchSerializationTransformContext,
     CommGroupType as CommGroupType,
     DataType as DataType,
     DeviceConnectionType as DeviceConnectionType,
     DeviceSelectionCriterion as DeviceSelectionCriterion,
     DeviceType as DeviceType,
     ExchangeStrategy as ExchangeStrategy,
+    GradientTensorTrackingMethod as GradientTensorTrackingMethod,
+    Instrumentation as Instrumentation,
     MeanReductionStrategy as MeanReductionStrategy,
     MergeVarUpdateType as MergeVarUpdateType,
     PatternsLevel as PatternsLevel,
@@ -75,9 +81,11 @@ from unified_ipu_onnx.emulated.popart.session import (
     TrainingSession as TrainingSession,
 )
 from unified_ipu_onnx.emulated.popart.session_options import (
+    AccumulateOuterFragmentSettings as AccumulateOuterFragmentSettings,
     AutomaticLossScalingSettings as AutomaticLossScalingSettings,
     BatchSerializationSettings as BatchSerializationSettings,
     ExecutionPhaseSettings as ExecutionPhaseSettings,
+    ExperimentalSettings as ExperimentalSettings,
     ReplicatedCollectivesSettings as ReplicatedCollectivesSettings,
     SessionOptions as SessionOptions,
 )
@@ -93,14 +101,6 @@ from unified_ipu_onnx.emulated.popart.step_io import (
 )
 from unified_ipu_onnx.emulated.popart.support import DEFAULT_OPSET
 from unified_ipu_onnx.emulated.popart.tensor_info import TensorInfo as TensorInfo
-from unified_ipu_torch.emulated.popart import (
-    AccumulateOuterFragmentSchedule as AccumulateOuterFragmentSchedule,
-    BatchSerializationBatchSchedule as BatchSerializationBatchSchedule,
-    BatchSerializationMethod as BatchSerializationMethod,
-    BatchSerializationTransformContext as BatchSerializationTransformContext,
-    GradientTensorTrackingMethod as GradientTensorTrackingMethod,
-    Instrumentation as Instrumentation,
-)
 
 __emulated__ = True
 __version__ = "3.4.0+emulated"

@@ -7,6 +7,21 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from unified_ipu_torch.emulated.popart import (
+    AccumulateOuterFragmentSchedule as AccumulateOuterFragmentSchedule,
+    BatchSerializationBatchSchedule as BatchSerializationBatchSchedule,
+    BatchSerializationMethod as BatchSerializationMethod,
+    BatchSerializationTransformContext as BatchSerializationTransformContext,
+    GradientTensorTrackingMethod as GradientTensorTrackingMethod,
+    Instrumentation as Instrumentation,
+    MeanReductionStrategy as MeanReductionStrategy,
+    MergeVarUpdateType as MergeVarUpdateType,
+    RecomputationType as RecomputationType,
+    SubgraphCopyingStrategy as SubgraphCopyingStrategy,
+    SyntheticDataMode as SyntheticDataMode,
+    VirtualGraphMode as VirtualGraphMode,
+)
+
 
 class AdamMode(IntEnum):
     """Variants of Adam."""
@@ -94,22 +109,6 @@ class ExchangeStrategy(IntEnum):
     OverlapStep = 3
 
 
-class MeanReductionStrategy(IntEnum):
-    """When a mean over micro-batches is divided."""
-
-    Running = 0
-    Post = 1
-
-
-class MergeVarUpdateType(IntEnum):
-    """Which updates of variables are merged."""
-
-    Off = 0
-    All = 1
-    AutoLoose = 2
-    AutoTight = 3
-
-
 class PatternsLevel(IntEnum):
     """Sets of graph rewrites."""
 
@@ -117,16 +116,6 @@ class PatternsLevel(IntEnum):
     Minimal = 1
     Default = 2
     All = 3
-
-
-class RecomputationType(IntEnum):
-    """Which activations are computed again in backward."""
-
-    NoRecompute = 0
-    Standard = 1
-    NormOnly = 2
-    Pipeline = 3
-    RecomputeAll = 4
 
 
 class ReductionType(IntEnum):
@@ -158,28 +147,12 @@ class SGDAccumulatorAndMomentum(IntEnum):
     Separate = 1
 
 
-class SubgraphCopyingStrategy(IntEnum):
-    """When inputs of a subgraph are copied."""
-
-    OnEnterAndExit = 0
-    JustInTime = 1
-
-
 class SyncPattern(IntEnum):
     """Which IPUs wait for one another."""
 
     Full = 0
     SinglePipeline = 1
     ReplicaAndLadder = 2
-
-
-class SyntheticDataMode(IntEnum):
-    """What inputs are made of instead of the host's."""
-
-    Off = 0
-    Zeros = 1
-    RandomNormal = 2
-    RandomUniform = 3
 
 
 class TensorStorage(IntEnum):
@@ -202,15 +175,6 @@ class VariableRetrievalMode(IntEnum):
     OnePerGroup = 0
     AllReduceReplicas = 1
     AllReplicas = 2
-
-
-class VirtualGraphMode(IntEnum):
-    """How operators are placed on IPUs."""
-
-    Off = 0
-    Manual = 1
-    Auto = 2
-    ExecutionPhases = 3
 
 
 class WeightDecayMode(IntEnum):

@@ -6,9 +6,11 @@ Source: PopART of SDK 3.4, ``willow/include/popart/sessionoptions.hpp`` for defa
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, List, Tuple
+from typing import Any, ClassVar, Dict, List, Sequence, Tuple
 
 from unified_ipu_onnx.emulated.popart.enums import (
+    AccumulateOuterFragmentSchedule,
+    Instrumentation,
     MeanReductionStrategy,
     MergeVarUpdateType,
     RecomputationType,
@@ -61,6 +63,36 @@ class BatchSerializationSettings(Settings):
     }
 
 
+class AccumulateOuterFragmentSettings(Settings):
+    """In which order updates of weights run; without effect here.
+
+    Args:
+        schedule: The order.
+        excludedVirtualGraphs: IPUs that keep their own.
+    """
+
+    _defaults: ClassVar[Dict[str, Any]] = {
+        "schedule": AccumulateOuterFragmentSchedule.Serial,
+        "excludedVirtualGraphs": [],
+    }
+
+    def __init__(
+        self,
+        schedule: AccumulateOuterFragmentSchedule = AccumulateOuterFragmentSchedule.Serial,
+        excludedVirtualGraphs: Sequence[int] = (),
+    ) -> None:
+        super().__init__(schedule=schedule, excludedVirtualGraphs=list(excludedVirtualGraphs))
+
+
+class ExperimentalSettings(Settings):
+    """What the SDK may change any day; without effect here."""
+
+    _defaults: ClassVar[Dict[str, Any]] = {
+        "customTransformApplierSettings": {},
+        "createHostTransferableTensorWithOffset": False,
+    }
+
+
 MEANING: Dict[str, Any] = {
     "accumulationAndReplicationReductionType": ReductionType.Sum,
     "accumulationFactor": 1,
@@ -87,6 +119,13 @@ MEANING: Dict[str, Any] = {
 """Options that the emulation heeds or refuses."""
 
 WITHOUT_EFFECT: Dict[str, Any] = {
+    "accumulateOuterFragmentSettings": AccumulateOuterFragmentSettings(),
+    "dotChecks": set(),
+    "dotOpNames": False,
+    "experimentalSettings": ExperimentalSettings(),
+    "finalDotOp": 10000,
+    "firstDotOp": 0,
+    "hardwareInstrumentations": {Instrumentation.Outer},
     "activationTensorLocationSettings": TensorLocationSettings(),
     "accumulatorTensorLocationSettings": TensorLocationSettings(),
     "aliasZeroCopy": False,

@@ -49,7 +49,7 @@ class Settings:
 
 def _fresh(value: Any) -> Any:
     """A copy of what can be changed in place, so that no two objects share it."""
-    if isinstance(value, (list, dict)):
+    if isinstance(value, (list, dict, set)):
         return type(value)(value)
     if isinstance(value, Settings):
         return type(value)(**vars(value))

@@ -54,6 +54,16 @@ def test_no_two_objects_share_a_dict_or_a_structure():
     assert other.automaticLossScalingSettings.enabled is False
 
 
+def test_enumerations_are_integers_that_poptorch_scripts_hand_over():
+    schedule = popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized
+    assert int(schedule) == 3
+    assert int(popart.RecomputationType.RecomputeAll) == 4
+    settings = popart.AccumulateOuterFragmentSettings(schedule, [0])
+    options = popart.SessionOptions()
+    options.accumulateOuterFragmentSettings = settings
+    assert options.accumulateOuterFragmentSettings.excludedVirtualGraphs == [0]
+
+
 def test_old_names_lead_to_the_new_ones():
     options = popart.SessionOptions()
     options.defaultPrefetchBufferingDepth = 3

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 
+import unified_ipu as ui
 from unified_ipu.cli.main import main
 from unified_ipu_tensorflow.emulated import ipu
 
@@ -27,6 +28,20 @@ def network(width, penalty=None):
 
 def shapeless():
     return keras.Sequential([keras.layers.Dense(2)])
+
+def draw(s, seed):
+    import tensorflow as tf
+    noise = tf.random.stateless_uniform([3], seed)
+    return noise + tf.cast(s, tf.float32), s % 2
+
+def each():
+    return lambda s: draw(s.index, s.seed)
+
+def batched():
+    import tensorflow as tf
+    kinds = (tf.float32, tf.int64)
+    made = lambda pair: draw(*pair)
+    return lambda s: tf.map_fn(made, (s.index, s.seed), fn_output_signature=kinds)
 """
 
 SCRIPT = """
@@ -40,7 +55,7 @@ def main():
         with session.scope():
             model = {model}
         rows = np.sin(np.arange(90, dtype=np.float32)).reshape(30, 3)
-        train = session.loader(ui.data.arrays(rows, {targets}))
+        train = session.loader({source})
         program = session.compile(
             model, loss={loss}, optimizer={optimizer}, {more}
         )
@@ -69,8 +84,10 @@ def lowered(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def lower(settings=(), **parts):
-        given = {"model": "network(5)", "targets": "np.arange(30) % 2", "loss": SPARSE, "more": ""}
+        given = {"model": "network(5)", "loss": SPARSE, "more": ""}
         given["optimizer"] = "keras.optimizers.SGD(0.1)"
+        targets = parts.pop("targets", "np.arange(30) % 2")
+        given["source"] = f"ui.data.arrays(rows, {targets})"
         text = SCRIPT.format(tag=tag, folder=tmp_path, **{**given, **parts})
         (tmp_path / "train.py").write_text(text)
         both = words([*HOST, *DEVICE, *settings])
@@ -88,7 +105,19 @@ def trained_on_the_host(folder, settings, monkeypatch):
 
 
 def trained_on_the_device(path, monkeypatch):
-    """Run a written script as ``run --emulate`` does, with our packages out of its reach."""
+    """Run a written script as ``run --emulate`` does."""
+    script = loaded(path, monkeypatch)
+    device = script.Device()
+    script.Device = lambda: device
+    script.main()
+    assert (path.parent / "native.weights.h5").exists()
+    found = device.model.get_weights()
+    keras.backend.clear_session()
+    return found
+
+
+def loaded(path, monkeypatch) -> Any:
+    """Import a written script, with our packages out of its reach."""
     monkeypatch.setattr(sys.modules["tensorflow.python"], "ipu", ipu, raising=False)
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}_native", path)
     assert spec is not None
@@ -97,14 +126,7 @@ def trained_on_the_device(path, monkeypatch):
     with monkeypatch.context() as blocked:
         blocked.setitem(sys.modules, "unified_ipu", None)
         spec.loader.exec_module(module)
-    script: Any = module
-    device = script.Device()
-    script.Device = lambda: device
-    script.main()
-    assert (path.parent / "native.weights.h5").exists()
-    found = device.model.get_weights()
-    keras.backend.clear_session()
-    return found
+    return module
 
 
 @pytest.mark.filterwarnings(
@@ -150,6 +172,29 @@ def test_l5_the_written_script_trains_as_the_host_does(
     whole = np.sqrt(sum(float((b**2).sum()) for b in expected))
     assert len(found) == len(expected) == 4
     assert apart < 1e-5 * whole
+
+
+@pytest.mark.parametrize("function", ["each", "batched"])
+def test_l2_a_pipeline_gives_the_samples_that_the_loader_gives(
+    tmp_path, lowered, monkeypatch, function
+):
+    name = f"net_of_{tmp_path.name.replace('-', '_')}"
+    source = f'ui.data.tensorflow("{name}:{function}", size=30, batched={function == "batched"})'
+    script = loaded(lowered(source=source), monkeypatch)
+    calls = list(script.calls_of(script.Data(), 1))
+    found = [np.concatenate(part) for part in zip(*calls)]
+    ids = script.rows_of(1)[0].reshape(-1)
+    plan = ui.Plan().replace({"batch.global_batch_size": 8, "data.isolate": "never"})
+    with ui.Session(plan, argv=[str(tmp_path / "train.py")]) as session:
+        given = ui.data.tensorflow(f"{name}:{function}", size=30, batched=function == "batched")
+        loader = session.loader(given)
+        loader.seek(1, 0)
+        micros = [micro for call in loader for u in call.updates for micro in u.micro_batches]
+        expected = [np.concatenate(part) for part in zip(*(micro.tree for micro in micros))]
+        own = np.concatenate([micro.ids for micro in micros])
+    assert ids[:30].tolist() == own.tolist()
+    assert found[0][:30].tolist() == expected[0].tolist()
+    assert found[1][:30].tolist() == expected[1].tolist()
 
 
 def test_the_script_is_formatted_and_imports_nothing_of_ours(lowered):

@@ -14,8 +14,8 @@ import pytest
 import unified_ipu as ui
 from tests.adapters.mutated_calls import applied, replaced, without
 from tests.adapters.unified_ipu_onnx.ipu.device_runs import DEVICE, HOST, change, data, trained
-from unified_ipu_onnx.adapter import lower
 from unified_ipu_onnx.emulated import popart
+from unified_ipu_onnx.lower import lower
 
 LIMIT = 1e-4
 SHAPE = {

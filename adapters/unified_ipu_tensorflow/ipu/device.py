@@ -52,9 +52,8 @@ class KerasDevice:
         self.weighs_rows = loss.weighs_rows
         self.notes: Tuple[str, ...] = layers_that_see_the_micro_batch(job.model)
         named = named_variables(job.model)
-        self._driver = build_driver(
-            job.optimizer, trainable_variables(named, job.model), job.trainable, job.schedule
-        )
+        own = trainable_variables(named, job.model)
+        self._driver = build_driver(job.optimizer, own, job.trainable, job.schedule)
         self._catalog = Catalog(named, self._driver)
         self._scoring = Scoring(job)
         batch = device_batch(plan)[0]
@@ -62,6 +61,7 @@ class KerasDevice:
             job.model,
             loss,
             self._driver,
+            trained=[] if self._driver is None else [own[name] for name in self._driver.trained],
             batch=batch,
             calls=[call for call in calls if call.program == "training"],
             system=system,

@@ -42,6 +42,7 @@ class TrainingProgram:
         model: The user's.
         loss: Of the job.
         driver: Of the optimizer, or None.
+        trained: Variables of the model, with the constraints that Keras keeps on them.
         batch: What a call takes.
         calls: Of the training program.
         system: That the model was made in.
@@ -53,6 +54,7 @@ class TrainingProgram:
         loss: RowLoss,
         driver: Any,
         *,
+        trained: Sequence[Any],
         batch: DeviceBatch,
         calls: Calls,
         system: System,
@@ -65,7 +67,6 @@ class TrainingProgram:
         self._in_sync = int(system.strategy.num_replicas_in_sync)
         # IPU Keras adds penalties in every micro-batch and replica, divided by those in sync.
         times = batch.accumulation * batch.local_replicas * batch.processes / self._in_sync
-        trained = [] if driver is None else list(driver.trained.values())
         with system.strategy.scope():
             self._model = Training(model, loss, trained, 1.0 / times)
         self._is_set_up = False

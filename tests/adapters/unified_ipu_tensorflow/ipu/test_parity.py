@@ -171,6 +171,18 @@ def test_penalties_on_weights_count_once_an_update():
     check_same(host, there, 5e-5)
 
 
+@pytest.mark.parametrize(
+    "optimizer", [lambda: ui.optim.SGD(0.1), lambda: keras.optimizers.Adam(0.1)]
+)
+def test_constraints_hold_after_each_update(optimizer):
+    def model() -> Any:
+        return mlp(kernel_constraint=keras.constraints.NonNeg())
+
+    host, there = Case(numbers(128), 2, model, optimizer).pair()
+    check_same(host, there, 5e-5)
+    assert there.weights[0].min() == 0.0
+
+
 def test_what_is_not_chosen_is_not_trained():
     case = Case(numbers(128), 2, options={"trainable": lambda name: "kernel" in name})
     host, there = case.pair()

@@ -66,7 +66,7 @@ def test_short_and_missing_micro_batches_repeat_rows_that_are_there():
         [1, 2, 3],
         [1, 2, 3],
     ]
-    assert weighed.micro_batches[1].ids.tolist() == [0, 1, -1]
+    assert np.asarray(weighed.micro_batches[1].ids).tolist() == [0, 1, -1]
     assert weighed.weights.tolist() == [6, 9, 0, 0]
     assert weighed.samples == 5
     update = weighed.update(30.0, "mean")
@@ -79,7 +79,7 @@ def test_short_and_missing_micro_batches_repeat_rows_that_are_there():
 def test_what_weighs_nothing_is_replaced_by_rows_that_do():
     weighed = feed(Counting()).weigh(Update(0, [micro(0, 0, 0, 0), micro(1, 1, 2, 3)], 6))
     assert weighed.micro_batches[0].tree.tolist() == [1, 2, 3]
-    assert weighed.micro_batches[0].ids.tolist() == [-1, -1, -1]
+    assert np.asarray(weighed.micro_batches[0].ids).tolist() == [-1, -1, -1]
     assert weighed.weights.tolist() == [0, 6, 0, 0]
     assert weighed.samples == 6
 

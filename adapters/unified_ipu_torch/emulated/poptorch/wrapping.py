@@ -10,6 +10,7 @@ Source: PopTorch 3.4, ``python/_poplar_executor.py`` and ``python/_impl.py``.
 from __future__ import annotations
 
 import copy
+import copyreg
 import itertools
 from collections import OrderedDict
 from typing import Any, Callable, Dict, Tuple
@@ -161,11 +162,10 @@ def _state_of_model(self: Any, *args: Any, **kwargs: Any) -> Any:
     return _plain_state(kind.state_dict(self, *args, **kwargs))
 
 
-def _reduce_model(self: Any, protocol: Any) -> Any:
-    kind: Any = type(self).__bases__[0]
-    plain = kind.__new__(kind)
-    object.__getattribute__(plain, "__dict__").update(object.__getattribute__(self, "__dict__"))
-    return plain.__reduce_ex__(protocol)
+def _reduce_model(self: Any, _: Any) -> Any:
+    """As ``object`` does it, but into the user's class; nothing of ours is needed to load it."""
+    state = dict(object.__getattribute__(self, "__dict__"))
+    return copyreg._reconstructor, (type(self).__bases__[0], object, None), state  # type: ignore[attr-defined]  # as pickle
 
 
 def _plain_state(state: Any) -> Any:

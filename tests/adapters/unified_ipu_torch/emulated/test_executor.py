@@ -108,6 +108,12 @@ def test_a_checkpoint_loads_where_there_is_no_poptorch():
     plain = Net()
     plain.load_state_dict(state)
     assert torch.equal(plain.layer.weight, by_hand(1))
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    loaded = torch.load(buffer, weights_only=False)
+    assert (type(loaded), type(loaded.layer.weight)) == (Net, torch.nn.Parameter)
+    assert torch.equal(loaded.layer.weight, by_hand(1))
 
 
 def test_weights_go_to_the_device_only_when_asked():

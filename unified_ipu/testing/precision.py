@@ -133,14 +133,13 @@ class PrecisionSuite(AdapterSuite):
                 assert {weight.dtype.name for weight in result.values()} == {"float32"}
 
     @pytest.mark.case("O-Q4")
-    @pytest.mark.parametrize("bad", [math.inf, math.nan])
-    def test_l1_7_an_overflow_on_one_rank_skips_the_update_on_all(
-        self, ranks: Ranks, bad: float
-    ) -> None:
+    def test_l1_7_an_overflow_on_one_rank_skips_the_update_on_all(self, ranks: Ranks) -> None:
         def batch(x: float) -> Any:
             return (samples.column(x), samples.ones(1))
 
-        steps = [[batch(1.0), batch(bad if rank == 2 else 1.0), batch(1.0)] for rank in range(3)]
+        steps = [
+            [batch(1.0), batch(math.inf if rank == 2 else 1.0), batch(1.0)] for rank in range(3)
+        ]
         run = Training(
             make("linear", weight=samples.column(0.0)),
             optim.SGD(lr=0.1, momentum=0.5),

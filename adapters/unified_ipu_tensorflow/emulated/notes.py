@@ -21,6 +21,13 @@ def note_once(key: str, text: str) -> None:
         _log.info("%s has no effect in the emulation: %s", key, text)
 
 
+def warn_once(text: str) -> None:
+    """Say a sentence, once in this process, that the SDK says each time."""
+    if text not in _said:
+        _said.add(text)
+        _log.warning("%s", text)
+
+
 def refuse_others(module: str) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a module, which says of what it lacks that it is not emulated.
 

@@ -15,6 +15,8 @@ from typing import Any, Iterator, List, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
+from unified_ipu_tensorflow.emulated.notes import warn_once
+
 _log = logging.getLogger("unified_ipu.emulated.tensorflow")
 _BATCH_SIZE = 32
 _DEVICE_TYPES = (tf.float32, tf.float16, tf.int32, tf.bool)
@@ -117,12 +119,9 @@ def count_steps(feed: Feed, *, replicas: int, per_execution: int, epochs: int) -
             "each needs one"
         )
     if per_execution > found:
-        _log.warning(
-            "`steps_per_execution` has been set to %d but the dataset provided only contains %d "
-            "batches for a replica. Using %d as `steps_per_execution`.",
-            per_execution,
-            found,
-            found,
+        warn_once(
+            f"`steps_per_execution` has been set to {per_execution} but the dataset provided only "
+            f"contains {found} batches for a replica. Using {found} as `steps_per_execution`."
         )
         per_execution = found
     if found % per_execution:

@@ -217,7 +217,10 @@ class OnnxDevice:
         whole = (*key, signature(shapes))
         if whole not in self._programs:
             self._sync()  # what is not trained is compiled in as it is now
-            self._programs[whole] = make(key[1], shapes)
+            try:
+                self._programs[whole] = make(key[1], shapes)
+            except self._native.sdk.popart_exception as error:
+                raise CapabilityError(NAME, f"PopART refuses the program: {error}") from error
         return self._programs[whole]
 
     def _make_training(self, updates: int, shapes: Mapping[str, Tuple[int, ...]]) -> Program:

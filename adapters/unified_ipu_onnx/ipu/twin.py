@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
@@ -79,10 +78,6 @@ class HostTwin(OnnxReplica):
         if self._model_outputs is not None:
             given = self._model_outputs(given)
         return map_tree(given, lambda leaf: None if leaf is None else leaf.numpy())
-
-    def export_onnx(self, path: Path) -> None:
-        """As of a replica."""
-        super().export_onnx(path)
 
 
 class _Given:

@@ -17,6 +17,7 @@ from tests.adapters.unified_ipu_onnx.ipu.device_runs import DEVICE, HOST, change
 from unified_ipu import losses, optim
 from unified_ipu.errors import AdapterLoadError, CapabilityError, ConfigError, DataError
 from unified_ipu_onnx.adapter import OnnxAdapter
+from unified_ipu_onnx.emulated import popart
 from unified_ipu_onnx.ipu import sdk
 
 pytestmark = pytest.mark.timeout(120)
@@ -253,6 +254,17 @@ def unknown():
 )
 def test_what_popart_cannot_do_is_refused_before_training(words, given):
     refused(words, **given)
+
+
+def test_what_popart_refuses_when_it_compiles_is_said_in_its_words(monkeypatch):
+    def refuse(**given):
+        raise popart.popart_exception(f"no room for {sorted(given)[-1]}")
+
+    with session() as opened:
+        program = compiled(opened)
+        monkeypatch.setattr(popart, "TrainingSession", refuse)
+        with pytest.raises(CapabilityError, match="refuses the program: no room for userOptions"):
+            steps(program, opened.loader(data(8)))
 
 
 def test_values_that_no_int32_holds_are_refused_by_name():

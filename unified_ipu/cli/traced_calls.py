@@ -68,7 +68,8 @@ class CallTracer:
                 return None
             return self._returning(function, code, values, skipped=1)
         function = frame.f_globals.get(code.co_name)
-        if getattr(function, "__code__", None) is not code:
+        is_own = code.co_filename == self._script  # what it calls can be written, not itself
+        if is_own or getattr(function, "__code__", None) is not code:
             return None
         return self._returning(function, code, values, skipped=0)
 

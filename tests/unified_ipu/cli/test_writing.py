@@ -48,6 +48,9 @@ class Own:
     def __getitem__(self, index):
         return self.rows[index]
 
+def made_here(width):
+    return Layer(width + 1)
+
 def main():
     rows = 8
     with ui.Session() as session:
@@ -93,6 +96,7 @@ def recorded(tmp_path, monkeypatch):
         ("Layer(2 * rows, scale=math.pi)", "Layer(16, scale=3.141592653589793)"),
         ('Chain(Layer(1), Layer(2, name="b"))', 'Chain(Layer(1), Layer(2, name="b"))'),
         ("Chain(bias=False)", "Chain(bias=False)"),
+        ("made_here(rows)", "Layer(9)"),
     ],
 )
 def test_a_model_is_written_as_the_call_that_made_it(recorded, made, text):

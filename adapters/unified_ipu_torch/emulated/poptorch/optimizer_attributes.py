@@ -240,6 +240,8 @@ class _Constants:
             if name in _NOT_SENT:
                 continue
             value = group.get(name, 1.0 if name == "velocity_scaling" else None)
+            if name == "velocity_scaling" and kind == OptimizerType.SGD2:
+                value = 1.0  # that of the combined variant only; a group that has one is warned of
             require(value is not None, f"Mandatory attribute {name} not found in optimizer group")
             if name == "betas":
                 found.update(self._betas(value))

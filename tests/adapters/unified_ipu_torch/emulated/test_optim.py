@@ -256,3 +256,10 @@ def test_the_log_tells_what_is_sent_and_only_when_it_changes(parameters, caplog)
         "dampening=0 (const), weightDecay=0 (const), nesterov=False (const), velocityScaling=2,"
     )
     assert "learningRate=0.25," in later
+
+
+def test_a_velocity_scaling_of_a_separate_velocity_changes_nothing(parameters):
+    compiled = read(poptorch.optim.SGD(parameters, lr=0.5))
+    optimizer = poptorch.optim.SGD(parameters, lr=0.5)
+    optimizer.param_groups[0]["velocity_scaling"] = 4.0
+    assert read(optimizer, compiled) == compiled

@@ -149,6 +149,35 @@ def test_a_row_may_have_several_targets_some_of_them_ignored():
     assert [updates for *_, updates in found["counts"]] == [1, 1]
 
 
+def images_model():
+    """A convolution, a pool and a product, beside a second input that is added."""
+    rng = np.random.default_rng(3)
+    held = {"k": rng.normal(size=(2, 1, 3, 3)), "w": rng.normal(size=(8, 3))}
+    return graphs.model(
+        [
+            helper.make_node("Conv", ["x", "k"], ["c"], kernel_shape=[3, 3]),
+            helper.make_node("Relu", ["c"], ["r"]),
+            helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+            helper.make_node("Flatten", ["p"], ["f"]),
+            helper.make_node("MatMul", ["f", "w"], ["m"]),
+            helper.make_node("Add", ["m", "more"], ["y"]),
+        ],
+        [graphs.value("x", ["rows", 1, 6, 6]), graphs.value("more", ["rows", 3])],
+        [graphs.value("y", ["rows", 3])],
+        {name: value.astype(np.float32) for name, value in held.items()},
+        opset=11,
+    )
+
+
+def test_images_and_several_inputs_in_their_order():
+    rng = np.random.default_rng(0)
+    x, more = rng.normal(size=(21, 1, 6, 6)), rng.normal(size=(21, 3))  # float64: sent as float32
+    batch = ((x.astype(np.float32), more.astype(np.float32)), data(21)[1])
+    found = check(batch, model=images_model)
+    wide = trained(DEVICE, ((x, more), data(21)[1]), model=images_model)
+    assert change(wide["weights"], found["weights"]) < 1e-6
+
+
 def loss_model(reduction):
     """A graph that computes its own squared error of ``x w`` and ``t``."""
     nodes = [

@@ -61,6 +61,9 @@ class Device:
         if updates != self.updates:
             if self.program is not None:
                 self.program.destroy()  # weights and the optimizer's state come back first
+                # Without its rates, which would win over those that are set below.
+                state = {{**self.optimizer.state_dict(), "ipu_param": {{}}}}
+                self.optimizer.load_state_dict(state)
             self.program = poptorch.trainingModel(
                 self.model,
                 options_of(updates),

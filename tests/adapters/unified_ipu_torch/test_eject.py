@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import sys
 from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
 from unified_ipu.cli.main import main
 from unified_ipu.data import Order
+from unified_ipu_torch.emulated import poptorch
 
 MODULE = """
 import torch
@@ -41,6 +44,7 @@ def main():
             model, loss={loss}, optimizer={optimizer}, {more}
         )
         program.fit(train, epochs=2)
+        torch.save(model.state_dict(), "{folder}/host.pt")
 
 main()
 """
@@ -67,7 +71,9 @@ def lowered(tmp_path):
         settings=(),
     ):
         script = tmp_path / "train.py"
-        script.write_text(SCRIPT.format(tag=tag, loss=loss, optimizer=optimizer, more=more))
+        script.write_text(
+            SCRIPT.format(folder=tmp_path, tag=tag, loss=loss, optimizer=optimizer, more=more)
+        )
         words = [word for each in [*SETTINGS, *settings] for word in ("--set", each)]
         status = main(["lower", "--write", str(tmp_path / "native.py"), *words, str(script)])
         return (tmp_path / "native.py") if status == 0 else status
@@ -75,11 +81,11 @@ def lowered(tmp_path):
     return lower
 
 
-def loaded(path, monkeypatch):
-    """Import a written script with our packages blocked, and an SDK that offers nothing."""
+def loaded(path, monkeypatch, sdk=None):
+    """Import a written script with our packages blocked; without ``sdk`` one that has nothing."""
     for name in ("unified_ipu", "unified_ipu_torch"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setitem(sys.modules, "poptorch", ModuleType("poptorch"))
+    monkeypatch.setitem(sys.modules, "poptorch", sdk or ModuleType("poptorch"))
     monkeypatch.syspath_prepend(str(path.parent))
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
     assert spec is not None
@@ -102,6 +108,42 @@ def test_the_data_part_runs_without_us_and_feeds_the_rows_of_our_order(lowered, 
     assert fed[30:].tolist() == rows[ids[[24, 25]]].tolist()
     assert calls[0][2].tolist() == [0.125] * 24
     assert calls[1][2].tolist() == [np.float32(1 / 6)] * 6 + [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ([], {"more": "schedule=lambda update: 1.0 / (1.0 + update)"}),
+        (["update.clip_norm=0.2"], {"optimizer": "ui.optim.SGD(lr=0.5, weight_decay=0.1)"}),
+        (
+            ["update.reduction=sum", "update.warmup_updates=5"],
+            {"optimizer": "ui.optim.AdamW(lr=0.01)"},
+        ),
+        (
+            [],
+            {"loss": "torch.nn.CrossEntropyLoss(torch.tensor([0.5, 2.0]), label_smoothing=0.1)"},
+        ),
+    ],
+    ids=["schedule", "clip", "adamw-sum", "class-weights"],
+)
+def test_l5_the_written_script_trains_as_the_host_does(
+    tmp_path, lowered, monkeypatch, settings, parts
+):
+    script = loaded(lowered(settings=settings, **parts), monkeypatch, poptorch)
+    monkeypatch.chdir(tmp_path)
+    script.main()
+    found = torch.load(tmp_path / "native.pt", weights_only=True)
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    host = [*SETTINGS[:2], SETTINGS[3], "mesh.data=1", *settings]
+    words = [word for each in host for word in ("--set", each)]
+    monkeypatch.setattr(sys, "argv", ["train.py", *words])
+    runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
+    expected = torch.load(tmp_path / "host.pt", weights_only=True)
+    apart = sum(float(((found[n] - expected[n]).double() ** 2).sum()) for n in expected)
+    whole = sum(float((expected[n].double() ** 2).sum()) for n in expected)
+    assert len(found) == len(expected) == 4
+    assert np.sqrt(apart / whole) < 1e-5
 
 
 @pytest.mark.parametrize(

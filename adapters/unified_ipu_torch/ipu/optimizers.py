@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from unified_ipu.adapter import NativeCall, native_arguments
+from unified_ipu.adapter import NativeCall, Plan, native_arguments
 from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu_torch.errors import NAME
 
@@ -53,6 +53,46 @@ def check_native(optimizer: torch.optim.Optimizer) -> str:
     return name
 
 
+def _check_clipping(kind: str, extra: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    if kind != "SGD" or "max_grad_norm" not in extra:
+        return
+    if any(group["momentum"] for group in optimizer.param_groups):
+        raise CapabilityError(
+            NAME,
+            "update.clip_norm: with momentum PopART clips the velocity, not the gradient; leave "
+            "one of the two out, or use Adam or AdamW",
+        )
+    if extra.get("loss_scaling", 1.0) != 1.0:
+        raise CapabilityError(
+            NAME,
+            "update.clip_norm: PopART clips before the loss scale is taken out of the gradients "
+            'of SGD; set precision.loss_scale = "none", or use Adam or AdamW',
+        )
+
+
+def check_clipping(optimizer: torch.optim.Optimizer, plan: Plan) -> None:
+    """Refuse to clip where PopART clips something else than the gradient.
+
+    Source: PopART 3.4, ``willow/src/transforms/clipweightgradientsbynorm.cpp``.
+
+    Raises:
+        CapabilityError: If SGD has momentum or a loss scale, and the plan clips.
+    """
+    if plan.update.clip_norm is None or type(optimizer) is not torch.optim.SGD:
+        return
+    if any(group["momentum"] for group in optimizer.param_groups):
+        what = "with momentum PopART clips the velocity of SGD, not the gradient"
+    elif plan.precision.loss_scale != "none":
+        what = "PopART clips the gradients of SGD while they still have the loss scale"
+    else:
+        return
+    raise CapabilityError(
+        NAME,
+        f"update.clip_norm: {what}; use Adam or AdamW, or SGD without momentum and "
+        'precision.loss_scale = "none"',
+    )
+
+
 def constants(optimizer: torch.optim.Optimizer) -> List[Tuple[Any, ...]]:
     """Values of the groups that are compiled in: all but the learning rates."""
     names = _KINDS[type(optimizer)][1]
@@ -77,6 +117,7 @@ def device_optimizer(
 
     Raises:
         ConfigError: If an extra argument is not one value.
+        CapabilityError: If PopART would clip something else than the gradient of an update.
     """
     kind, settings = _KINDS[type(optimizer)]
     extra: Dict[str, Any] = {}
@@ -88,6 +129,7 @@ def device_optimizer(
         if len(values) != 1 or keywords:
             raise ConfigError(f"{call.name} has not one value: {call.value!r}")
         extra[name] = values[0]
+    _check_clipping(kind, extra, optimizer)
     used = [name for name in settings if any(group[name] for group in optimizer.param_groups)]
     groups = [
         {

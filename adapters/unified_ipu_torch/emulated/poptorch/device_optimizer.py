@@ -11,6 +11,7 @@ from unified_ipu_torch.emulated.poptorch.update_rules import (
     FIRST,
     RULES,
     SECOND,
+    SGD_RULES,
     THIRD,
     VELOCITY,
     Slots,
@@ -63,26 +64,48 @@ class DeviceOptimizer:
         self.description = description
         self._written = {}
 
-    def update(self, weights: Mapping[str, Any], gradients: Mapping[str, torch.Tensor]) -> None:
+    def update(
+        self, weights: Mapping[str, Any], gradients: Mapping[str, torch.Tensor], divisor: int
+    ) -> None:
         """Clip by the global norm, and take one step with every weight that has a gradient.
 
-        A weight in no group takes the optimizer's defaults, as in PopTorch.
+        A weight in no group takes the optimizer's defaults, as in PopTorch. SGD is clipped as in
+        PopART: its velocity if it has one, and with the loss scale (without a velocity, the mean
+        too) not yet taken out of what is measured.
 
         Args:
             weights: Of the device, changed in place.
             gradients: Reduced, in float32.
+            divisor: What the gradients were divided by after their sum.
         """
+        kind, most = self.description.kind.name, float(self.description.fixed["max_grad_norm"])
+        work = {name: self._work(name) for name in gradients}
+        values = {name: self._values(name) for name in gradients}
+        old = {name: weights[name].detach().float() for name in gradients}
+        vectors, step = dict(gradients), RULES.get(kind)
+        if step is None:
+            updater, step = SGD_RULES[kind]
+            vectors = {
+                name: updater(old[name], gradient, work[name], values[name])
+                for name, gradient in gradients.items()
+            }
+            has_velocity = any(VELOCITY in slots for slots in work.values())
+            most /= self.loss_scale * (1 if has_velocity else divisor)
+        factor = clip_factor(vectors, most)
+        for name, vector in vectors.items():
+            clipped = vector if factor == 1.0 else vector * factor
+            weights[name].data.copy_(step(old[name], clipped, work[name], values[name]))
+            self._keep(name, work[name])
+
+    def _work(self, name: str) -> Slots:
+        return {prefix: slot.float() for prefix, slot in self._slots.get(name, {}).items()}
+
+    def _keep(self, name: str, work: Slots) -> None:
         fixed = self.description.fixed
-        factor = clip_factor(gradients, fixed["max_grad_norm"])
-        rule = RULES[self.description.kind.name]
-        for name, gradient in gradients.items():
-            slots = self._slots.setdefault(name, {})
-            work = {prefix: slot.float() for prefix, slot in slots.items()}
-            clipped = gradient if factor == 1.0 else gradient * factor
-            new = rule(weights[name].detach().float(), clipped, work, self._values(name))
-            weights[name].data.copy_(new)
-            for prefix, slot in work.items():
-                slots[prefix] = slot.to(fixed.get(_DTYPES.get(prefix), torch.float32))
+        self._slots[name] = {
+            prefix: slot.to(fixed.get(_DTYPES.get(prefix), torch.float32))
+            for prefix, slot in work.items()
+        }
 
     def _values(self, name: str) -> Dict[str, Any]:
         group = self._groups.get(name)

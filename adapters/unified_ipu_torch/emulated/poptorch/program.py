@@ -142,7 +142,11 @@ class Program:
 
     def _apply(self, gradients: Dict[str, torch.Tensor]) -> None:
         if self.optimizer is not None:
-            self.optimizer.update(self.model.parameters, gradients)
+            shape, processes = self.settings.shape, self.settings.processes
+            divisor = self.settings.reduction.divisor(
+                shape.accumulation, shape.replicas * processes
+            )
+            self.optimizer.update(self.model.parameters, gradients, divisor)
             self._anchors.take_update(self._last.values(), self.model.parameters)
 
     def _pass(self, position: Position, run: Run) -> None:

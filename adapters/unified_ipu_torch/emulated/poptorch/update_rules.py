@@ -10,7 +10,7 @@ Source: PopART 3.4, ``willow/include/popart/{sgd,adam,adaptive}.hpp`` and
 from __future__ import annotations
 
 import math
-from typing import Callable, Dict, Mapping, Sequence
+from typing import Callable, Dict, Mapping, Sequence, Tuple
 
 import torch
 
@@ -30,34 +30,54 @@ def clip_factor(gradients: Mapping[str, torch.Tensor], most: float) -> float:
     return most / max(norm, most)
 
 
-def sgd(weight: torch.Tensor, gradient: torch.Tensor, slots: Slots, group: Values) -> torch.Tensor:
-    """The variant with separate accumulators: torch's SGD on the reduced gradient.
+def sgd_updater(
+    weight: torch.Tensor, gradient: torch.Tensor, slots: Slots, group: Values
+) -> torch.Tensor:
+    """What SGD with separate accumulators subtracts: the velocity, or without one the gradient.
 
     Args:
         weight: float32.
         gradient: float32.
+        slots: State of the weight.
+        group: Values of its group.
+
+    Returns:
+        The vector; this is what PopART clips.
+    """
+    momentum = group["momentum"]
+    if not momentum and not group["has_velocity"]:
+        return gradient
+    gradient = gradient + group["weight_decay"] * weight
+    velocity = _slot(slots, VELOCITY, weight)
+    velocity.mul_(momentum).add_(gradient, alpha=1.0 - group["dampening"])
+    return gradient + momentum * velocity if group["nesterov"] else velocity
+
+
+def sgd_step(
+    weight: torch.Tensor, updater: torch.Tensor, slots: Slots, group: Values
+) -> torch.Tensor:
+    """Subtract it; without a velocity the weight decays here.
+
+    Args:
+        weight: float32.
+        updater: Of ``sgd_updater``, clipped.
         slots: State of the weight.
         group: Values of its group.
 
     Returns:
         The new weight.
     """
-    gradient = gradient + group["weight_decay"] * weight
-    momentum = group["momentum"]
-    if momentum or group["has_velocity"]:
-        velocity = _slot(slots, VELOCITY, weight)
-        velocity.mul_(momentum).add_(gradient, alpha=1.0 - group["dampening"])
-        gradient = gradient + momentum * velocity if group["nesterov"] else velocity
-    return weight - group["lr"] * gradient
+    rate = group["lr"]
+    if VELOCITY not in slots:
+        rate *= 1.0 - group["dampening"]
+        weight = weight - rate * group["weight_decay"] * weight
+    return weight - rate * updater
 
 
-def combined_sgd(
+def combined_updater(
     weight: torch.Tensor, gradient: torch.Tensor, slots: Slots, group: Values
 ) -> torch.Tensor:
-    """The variant that accumulates into the velocity.
-
-    Momentum and weight decay act at the end of an update, for the next one: so a changed value has
-    its effect one update late.
+    """The velocity into which the gradients were accumulated.
 
     Args:
         weight: float32.
@@ -66,16 +86,33 @@ def combined_sgd(
         group: Values of its group.
 
     Returns:
-        The new weight.
+        The vector; this is what PopART clips.
     """
     kept = 1.0 - group["dampening"]
     is_new = VELOCITY not in slots
     velocity = _slot(slots, VELOCITY, weight)
     if is_new:
         velocity.add_(weight, alpha=kept * group["weight_decay"])
-    velocity.add_(gradient, alpha=kept)
-    weight = weight - group["lr"] * velocity
-    velocity.mul_(group["momentum"]).add_(weight, alpha=kept * group["weight_decay"])
+    return velocity.add_(gradient, alpha=kept)
+
+
+def combined_step(
+    weight: torch.Tensor, updater: torch.Tensor, slots: Slots, group: Values
+) -> torch.Tensor:
+    """Subtract it; momentum and decay act now, for the next update: a changed one is late by one.
+
+    Args:
+        weight: float32.
+        updater: Of ``combined_updater``, clipped.
+        slots: State of the weight.
+        group: Values of its group.
+
+    Returns:
+        The new weight.
+    """
+    weight = weight - group["lr"] * updater
+    kept = 1.0 - group["dampening"]
+    slots[VELOCITY].mul_(group["momentum"]).add_(weight, alpha=kept * group["weight_decay"])
     return weight
 
 
@@ -171,8 +208,6 @@ def _rmsprop(*, is_centered: bool) -> Rule:
 
 
 RULES: Dict[str, Rule] = {
-    "SGD1": combined_sgd,
-    "SGD2": sgd,
     "ADAM": adam,
     "ADAMW": adamw,
     # PopTorch never selects PopART's mode without bias correction for it.
@@ -182,7 +217,12 @@ RULES: Dict[str, Rule] = {
     "LAMB": _lamb(has_correction=True),
     "LAMB_NO_BIAS": _lamb(has_correction=False),
 }
-"""By the kind that PopTorch sends to its backend."""
+"""By the kind that PopTorch sends to its backend; SGD, which is clipped later, apart."""
+
+SGD_RULES: Dict[str, Tuple[Rule, Rule]] = {
+    "SGD1": (combined_updater, combined_step),
+    "SGD2": (sgd_updater, sgd_step),
+}
 
 _ADAM = (FIRST, SECOND, STEP)
 _ALLOCATED: Dict[str, Sequence[str]] = {

@@ -124,6 +124,42 @@ def test_gradients_are_clipped_by_the_global_norm_of_the_reduced_gradient(name):
     torch.testing.assert_close(on_device(ours), expected, rtol=1e-5, atol=1e-6)
 
 
+class Linear(torch.nn.Module):
+    """Loss w x: its gradient is x."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return poptorch.identity_loss(self.w * x, reduction="sum")
+
+
+def steps(rows, accumulation=1, **settings):
+    model, opts = Linear(), poptorch.Options()
+    opts.Training.gradientAccumulation(accumulation)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0, **settings)
+    executor = poptorch.trainingModel(model, opts, optimizer)
+    found = [0.0]
+    for row in rows:
+        executor(torch.tensor(row))
+        found.append(model.w.item())
+    return [before - after for before, after in zip(found, found[1:])]
+
+
+@pytest.mark.parametrize("is_combined", [True, False])
+def test_with_momentum_sgd_clips_the_velocity_where_it_is_used(is_combined):
+    # Velocities 2, 0.5 * 2 + 3 = 4, 0.5 * 4 + 0 = 2, each cut to 1.5 when it is subtracted.
+    settings = {"momentum": 0.5, "max_grad_norm": 1.5, "use_combined_accum": is_combined}
+    assert steps([[2.0], [3.0], [0.0]], **settings) == [1.5, 1.5, 1.5]
+
+
+def test_sgd_clips_what_the_loss_scale_and_a_mean_are_still_in():
+    # Sum 2 + 4 over two micro-batches, times 8, cut to 12, then divided by 8 and 2.
+    found = steps([[2.0, 4.0]], accumulation=2, max_grad_norm=12.0, loss_scaling=8.0)
+    assert found == [12.0 / 8.0 / 2.0]
+
+
 def test_rmsprop_as_tensorflow_has_it():
     def make(parameters):
         return poptorch.optim.RMSprop(

@@ -38,6 +38,8 @@ def trained(target: str, **settings: Any) -> Any:
         ROWS,
         model=normed,
         loss=torch.nn.CrossEntropyLoss(),
+        # PopART clips the velocity of SGD with momentum, which is refused.
+        optimizer=ui.optim.SGD(lr=0.1) if "update__clip_norm" in settings else None,
         schedule=lambda update: 1.0 / (1.0 + update),
         settings=settings,
     )

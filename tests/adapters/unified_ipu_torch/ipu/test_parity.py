@@ -17,6 +17,7 @@ from tests.adapters.unified_ipu_torch.ipu.parity import (
     train,
     values,
 )
+from unified_ipu.errors import CapabilityError
 
 
 @pytest.mark.parametrize(
@@ -111,17 +112,43 @@ def test_l5_native_groups_and_schedulers_are_sent_before_every_call():
     assert len({lr for _, _, lr, *_ in device["exact"]}) > 1
 
 
+CLIPPED_ADAM = ui.optim.AdamW(lr=0.01, eps=1e-3)
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "optimizer"),
     [
-        {"update__clip_norm": 0.05},
-        {"precision__loss_scale": 128.0},
-        {"precision__loss_scale": 1024.0, "update__clip_norm": 0.05},
+        ({"update__clip_norm": 0.05}, ui.optim.SGD(lr=0.1)),
+        ({"precision__loss_scale": 128.0}, ui.optim.SGD(lr=0.1, momentum=0.9)),
+        ({"precision__loss_scale": 1024.0, "update__clip_norm": 0.05}, CLIPPED_ADAM),
     ],
     ids=["clipped", "scaled", "both"],
 )
-def test_l5_norms_are_clipped_and_losses_scaled_as_on_the_host(settings):
-    check(classes(40), model=mlp, loss=torch.nn.CrossEntropyLoss(), settings=settings)
+def test_l5_norms_are_clipped_and_losses_scaled_as_on_the_host(settings, optimizer):
+    check(
+        classes(40),
+        model=mlp,
+        loss=torch.nn.CrossEntropyLoss(),
+        optimizer=optimizer,
+        settings=settings,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "momentum"),
+    [({}, 0.9), ({"precision__loss_scale": 1024.0}, 0.0)],
+    ids=["velocity", "loss_scale"],
+)
+def test_what_popart_clips_instead_of_a_gradient_is_refused(settings, momentum):
+    with pytest.raises(CapabilityError, match=r"update\.clip_norm: .*use Adam or AdamW"):
+        train(
+            "ipu-emulated",
+            classes(40),
+            model=mlp,
+            loss=torch.nn.CrossEntropyLoss(),
+            optimizer=ui.optim.SGD(lr=0.1, momentum=momentum),
+            settings={"update__clip_norm": 0.05, **settings},
+        )
 
 
 LOSSES = {

@@ -48,10 +48,8 @@ def test_a_script_of_ipu_keras_runs_as_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.delattr(holders[0], "ipu")
     path = tmp_path / "script.py"
     path.write_text(SCRIPT, encoding="utf-8")
-    try:
-        with mock.patch.dict(sys.modules):
-            assert emulated.run_emulated(str(path), ["a"]) == 0
-    finally:
-        ipu.config.reset_ipu_configuration()
+    ipu.config.reset_ipu_configuration()
+    with mock.patch.dict(sys.modules):
+        assert emulated.run_emulated(str(path), ["a"]) == 0
     # Means of two replicas and two steps are summed: 4 x 187, times the rate.
     assert capsys.readouterr().out == "['a'] 0.252 True\n"

@@ -22,14 +22,14 @@ from unified_ipu.adapter import (
     host_batch,
 )
 from unified_ipu.errors import CapabilityError, ConfigError
-from unified_ipu.plan import device_batch, notes_on_random_layers
+from unified_ipu.plan import notes_on_random_layers
 from unified_ipu_torch.batches import map_tree
 from unified_ipu_torch.errors import NAME
 from unified_ipu_torch.ipu.fleet import Programs
 from unified_ipu_torch.ipu.forms import form_of
 from unified_ipu_torch.ipu.host_half import CPU, HostHalf
 from unified_ipu_torch.ipu.modules import inputs, leaves_of
-from unified_ipu_torch.ipu.optimizers import check_native
+from unified_ipu_torch.ipu.optimizers import check_clipping, check_native
 from unified_ipu_torch.ipu.programs import TrainingProgram
 from unified_ipu_torch.ipu.random_layers import random_layers, refusal
 from unified_ipu_torch.ipu.sdk import load_sdk
@@ -62,13 +62,14 @@ class TorchDevice:
         self._check(plan)
         if host.optimizer is not None:
             check_native(host.optimizer)
+            check_clipping(host.optimizer, plan)
         self.notes = self._notes(plan)
         self._programs = Programs(
             host,
             self._form,
             sdk=self._sdk,
             calls=calls,
-            batch=device_batch(plan)[0],
+            plan=plan,
             process=place.rank,
         )
         self._has_looked = False

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from unified_ipu.adapter import NativeCall, Tree, native_value
-from unified_ipu.plan import DeviceBatch
+from unified_ipu.adapter import NativeCall, Plan, Tree, native_value
+from unified_ipu.plan import device_batch
 from unified_ipu_torch.ipu.forms import Form
 from unified_ipu_torch.ipu.host_half import HostHalf
 from unified_ipu_torch.ipu.modules import InferenceModule, TrainingModule
-from unified_ipu_torch.ipu.optimizers import check_native, constants, device_optimizer
+from unified_ipu_torch.ipu.optimizers import (
+    check_clipping,
+    check_native,
+    constants,
+    device_optimizer,
+)
 from unified_ipu_torch.ipu.programs import InferenceProgram, TrainingProgram
 from unified_ipu_torch.ipu.sdk import Sdk
 from unified_ipu_torch.lower_ipu import INFERENCE, TRAINING
@@ -23,7 +28,7 @@ class Programs:
         form: Of the loss.
         sdk: PopTorch.
         calls: Of the lowering.
-        batch: What a call takes.
+        plan: What was lowered.
         process: Index of this process.
     """
 
@@ -34,7 +39,7 @@ class Programs:
         *,
         sdk: Sdk,
         calls: Sequence[NativeCall],
-        batch: DeviceBatch,
+        plan: Plan,
         process: int,
     ) -> None:
         self._host = host
@@ -43,7 +48,8 @@ class Programs:
         self._calls = {
             kind: [call for call in calls if call.program == kind] for kind in (TRAINING, INFERENCE)
         }
-        self._batch = batch
+        self._plan = plan
+        self._batch = device_batch(plan)[0]
         self._process = process
         self._training: Dict[int, TrainingProgram] = {}
         self._inference: Dict[Any, InferenceProgram] = {}
@@ -126,6 +132,7 @@ class Programs:
         self._training, self._inference = {}, {}
 
     def _made(self, length: int, tree: Tree) -> TrainingProgram:
+        check_clipping(self._host.optimizer, self._plan)  # momentum may have changed
         poptorch, calls = self._sdk.poptorch, self._calls[TRAINING]
         model = self._host.copied_model()
         module = TrainingModule(model, self._form, tree, poptorch.identity_loss)

@@ -53,23 +53,6 @@ def check_native(optimizer: torch.optim.Optimizer) -> str:
     return name
 
 
-def _check_clipping(kind: str, extra: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    if kind != "SGD" or "max_grad_norm" not in extra:
-        return
-    if any(group["momentum"] for group in optimizer.param_groups):
-        raise CapabilityError(
-            NAME,
-            "update.clip_norm: with momentum PopART clips the velocity, not the gradient; leave "
-            "one of the two out, or use Adam or AdamW",
-        )
-    if extra.get("loss_scaling", 1.0) != 1.0:
-        raise CapabilityError(
-            NAME,
-            "update.clip_norm: PopART clips before the loss scale is taken out of the gradients "
-            'of SGD; set precision.loss_scale = "none", or use Adam or AdamW',
-        )
-
-
 def check_clipping(optimizer: torch.optim.Optimizer, plan: Plan) -> None:
     """Refuse to clip where PopART clips something else than the gradient.
 
@@ -117,7 +100,6 @@ def device_optimizer(
 
     Raises:
         ConfigError: If an extra argument is not one value.
-        CapabilityError: If PopART would clip something else than the gradient of an update.
     """
     kind, settings = _KINDS[type(optimizer)]
     extra: Dict[str, Any] = {}
@@ -129,7 +111,6 @@ def device_optimizer(
         if len(values) != 1 or keywords:
             raise ConfigError(f"{call.name} has not one value: {call.value!r}")
         extra[name] = values[0]
-    _check_clipping(kind, extra, optimizer)
     used = [name for name in settings if any(group[name] for group in optimizer.param_groups)]
     groups = [
         {

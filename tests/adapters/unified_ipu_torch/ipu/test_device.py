@@ -88,6 +88,14 @@ REFUSED: Dict[str, Tuple[Dict[str, Any], str]] = {
         {"model": mlp(), "optimizer": ui.optim.SGD(lr=0.1, momentum=0.9, dampening=0.5)},
         "damps the first gradient too",
     ),
+    "clipping with momentum": (
+        {
+            "model": mlp(),
+            "optimizer": ui.optim.SGD(lr=0.1, momentum=0.9),
+            "settings": {"update__clip_norm": 1.0},
+        },
+        "clips the velocity",
+    ),
     "half precision": (
         {"model": mlp(), "settings": {"precision__compute": "float16"}},
         "precision.compute",

@@ -119,7 +119,7 @@ def eject(request: EjectRequest) -> NativeText:
     trained = _TRAINED.format(loss=expression_text("self.loss = ", loss, indent=8))
     device = _DEVICE.format(
         model=expression_text("self.model = ", f"Trained({request.model})", indent=8),
-        optimizer=optimizer_text(job.optimizer, job.model, job.trainable, lowering),
+        optimizer=optimizer_text(job, plan, lowering),
         rates=rates[0],
         targets="targets.astype(np.int64)" if takes_indices else "np.ascontiguousarray(targets)",
     )

@@ -6,9 +6,10 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import torch
 
-from unified_ipu.adapter import Lowering, call_text, literal, native_code, optim
+from unified_ipu.adapter import Job, Lowering, Plan, call_text, literal, native_code, optim
 from unified_ipu.errors import CapabilityError
 from unified_ipu_torch.errors import NAME
+from unified_ipu_torch.ipu.optimizers import check_clipping
 from unified_ipu_torch.optimizers import build_optimizer
 
 _ARGUMENTS: Dict[str, Tuple[str, ...]] = {
@@ -21,13 +22,12 @@ _OFF = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
 """Flags of torch that PopTorch takes and does not carry out."""
 
 
-def optimizer_text(settings: Any, model: Any, trainable: Any, lowering: Lowering) -> str:
+def optimizer_text(job: Job, plan: Plan, lowering: Lowering) -> str:
     """Write the statement that makes the optimizer of ``self.model``.
 
     Args:
-        settings: A torch optimizer or one of ``ui.optim``.
-        model: The user's model.
-        trainable: None: all parameters.
+        job: Its optimizer is one of torch or of ``ui.optim``.
+        plan: Whether it clips.
         lowering: Its calls on the optimizer are arguments here.
 
     Returns:
@@ -36,9 +36,10 @@ def optimizer_text(settings: Any, model: Any, trainable: Any, lowering: Lowering
     Raises:
         CapabilityError: If it is an optimizer that PopTorch has not, or that is not written.
     """
+    settings, model = job.optimizer, job.model
     if settings is None:
         raise CapabilityError(NAME, "compile got no optimizer, so there is nothing to train")
-    native = build_optimizer(settings, dict(model.named_parameters()), trainable)
+    native = build_optimizer(settings, dict(model.named_parameters()), job.trainable)
     kind = type(native).__name__
     names = _ARGUMENTS.get(kind)
     if names is None or type(native) is not getattr(torch.optim, kind, None):
@@ -47,8 +48,13 @@ def optimizer_text(settings: Any, model: Any, trainable: Any, lowering: Lowering
         )
     group = _only_group(native, model)
     _check(group, kind, settings)
+    check_clipping(native, plan)
     arguments: List[str] = ["self.model.parameters()"]
-    arguments += [f"{name}={literal(_plain(group[name]))}" for name in names if name in group]
+    given = [name for name in names if name in group]
+    if not group.get("momentum", True):
+        # Named, it would be a variable: with a velocity, which is clipped in the gradient's place.
+        given = [name for name in given if name not in {"momentum", "dampening", "nesterov"}]
+    arguments += [f"{name}={literal(_plain(group[name]))}" for name in given]
     comments: Dict[str, str] = {}
     for call in lowering.calls:
         owner, _, name = call.name.partition(".")

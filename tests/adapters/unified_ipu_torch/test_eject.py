@@ -192,10 +192,11 @@ def test_the_rows_of_a_loss_of_elements_weigh_their_number(lowered, monkeypatch)
 """,
         ),
         (
-            "torch.optim.SGD(model.parameters(), lr=0.5, nesterov=True, momentum=0.5)",
+            "torch.optim.SGD(model.parameters(), lr=0.5)",
             ["update.clip_norm=2.0"],
             """\
-            nesterov=True,
+            lr=0.5,
+            weight_decay=0,
             accum_type=torch.float32,  # precision.reduce
             max_grad_norm=2.0,  # update.clip_norm
         )
@@ -230,6 +231,14 @@ def test_an_optimizer_is_written_with_every_value_and_what_the_plan_adds(
         (
             {"optimizer": "ui.optim.SGD(lr=1.0, momentum=0.5, dampening=0.5)"},
             "first velocity is the whole gradient",
+        ),
+        ({"settings": ["update.clip_norm=1.0"]}, "PopART clips the velocity of SGD"),
+        (
+            {
+                "settings": ["update.clip_norm=1.0", "precision.loss_scale=8.0"],
+                "optimizer": "ui.optim.SGD(lr=1.0)",
+            },
+            "while they still have the loss scale",
         ),
         ({"more": "weight=len"}, "compile(weight=) is not written"),
         ({"more": 'trainable=["outer.bias"]'}, "compile(trainable=) is not written"),

@@ -96,6 +96,10 @@ REFUSED: Dict[str, Tuple[Dict[str, Any], str]] = {
         },
         "clips the velocity",
     ),
+    "clipping what is scaled": (
+        {"model": mlp(), "settings": {"update__clip_norm": 1.0, "precision__loss_scale": 8.0}},
+        "still have the loss scale",
+    ),
     "half precision": (
         {"model": mlp(), "settings": {"precision__compute": "float16"}},
         "precision.compute",

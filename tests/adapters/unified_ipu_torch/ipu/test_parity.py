@@ -17,7 +17,6 @@ from tests.adapters.unified_ipu_torch.ipu.parity import (
     train,
     values,
 )
-from unified_ipu.errors import CapabilityError
 
 
 @pytest.mark.parametrize(
@@ -132,23 +131,6 @@ def test_l5_norms_are_clipped_and_losses_scaled_as_on_the_host(settings, optimiz
         optimizer=optimizer,
         settings=settings,
     )
-
-
-@pytest.mark.parametrize(
-    ("settings", "momentum"),
-    [({}, 0.9), ({"precision__loss_scale": 1024.0}, 0.0)],
-    ids=["velocity", "loss_scale"],
-)
-def test_what_popart_clips_instead_of_a_gradient_is_refused(settings, momentum):
-    with pytest.raises(CapabilityError, match=r"update\.clip_norm: .*use Adam or AdamW"):
-        train(
-            "ipu-emulated",
-            classes(40),
-            model=mlp,
-            loss=torch.nn.CrossEntropyLoss(),
-            optimizer=ui.optim.SGD(lr=0.1, momentum=momentum),
-            settings={"update__clip_norm": 0.05, **settings},
-        )
 
 
 LOSSES = {

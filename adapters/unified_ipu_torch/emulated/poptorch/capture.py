@@ -47,6 +47,8 @@ class LossWatch(TorchFunctionMode):
         self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the function; keep its result if it is a loss."""
+        if func is torch.nn.functional.one_hot:
+            return _one_hot(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if func in LOSS_FUNCTIONS and isinstance(result, torch.Tensor):
             self._run.add_loss(result)
@@ -127,6 +129,22 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     def _mark(self, tensor: torch.Tensor, behind: FrozenSet[int]) -> None:
         self._alive.append(tensor)
         self._losses_behind[id(tensor)] = behind
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """As torch's, whose kernel reads the largest class on the host, to check or to find it.
+
+    Raises:
+        Error: If the number of classes would depend on values.
+    """
+    if num_classes < 1:
+        raise Error(
+            "OneHot num classes must be specified and must be constant. A compiled program has "
+            "static shapes.",
+            "poptorch_cpp_error",
+        )
+    found = torch.zeros(*tensor.shape, num_classes, dtype=torch.int64)
+    return found.scatter_(-1, tensor.to(torch.int64).unsqueeze(-1), 1)
 
 
 def _refuse(func: Any, args: Tuple[Any, ...]) -> None:

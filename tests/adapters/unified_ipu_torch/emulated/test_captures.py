@@ -298,6 +298,16 @@ def test_what_needs_a_value_in_the_middle_of_a_program_is_refused(function, word
         poptorch.inferenceModel(module_of(function))(torch.ones(3))
 
 
+def test_classes_are_encoded_where_their_number_is_given():
+    def encoded(x):
+        return torch.nn.functional.one_hot(x, 3).float()
+
+    executor = poptorch.inferenceModel(module_of(encoded), poptorch.Options().deviceIterations(2))
+    assert executor(torch.tensor([2, 0])).tolist() == [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    with pytest.raises(poptorch.Error, match="num classes must be specified"):
+        poptorch.inferenceModel(module_of(torch.nn.functional.one_hot))(torch.tensor([2]))
+
+
 def test_values_of_the_hosts_constants_may_be_read():
     scale = torch.tensor(2.0)
     executor = poptorch.inferenceModel(module_of(lambda x: x * scale.item()))

@@ -19,6 +19,8 @@ from unified_ipu.session.stopping import Stopping
 if TYPE_CHECKING:
     from unified_ipu.session.program import Program
 
+_OVER_THE_WORLD = ("updates_", "samples_padded", "samples_dropped")  # the same on every rank
+
 
 class Fit:
     """One call of ``Program.fit``; the same on all ranks."""
@@ -201,8 +203,8 @@ class Fit:
             for name, value in theirs.items():
                 mean[name] = mean.get(name, 0.0) + value / len(everyone)
             for name, count in theirs_counted.items():
-                # Every rank counts the same updates, and samples and bytes of its own.
-                others = 0 if name.startswith("updates_") else total.get(name, 0)
+                # Some every rank counts over the world, the others each for itself.
+                others = 0 if name.startswith(_OVER_THE_WORLD) else total.get(name, 0)
                 total[name] = others + count
         return Summary(
             epochs=epochs,

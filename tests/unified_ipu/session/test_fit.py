@@ -83,13 +83,21 @@ def test_the_summary_is_the_same_on_all_ranks_and_its_shares_add_up():
         assert summary.epochs[2].loss < summary.epochs[0].loss
 
 
-def test_dropped_samples_are_in_the_summary():
+@pytest.mark.parametrize(
+    ("remainder", "samples", "dropped", "padded"), [("drop", 40, 4, 0), ("pad", 44, 0, 4)]
+)
+def test_what_is_dropped_or_padded_is_counted_once_in_the_summary(
+    remainder, samples, dropped, padded
+):
     def body(session: ui.Session) -> Any:
-        return compiled(session).fit(session.loader((X, Y)), epochs=2)
+        program = compiled(session)
+        return program.fit(session.loader((X, Y)), epochs=2)
 
-    for summary in train(2, body, batch__remainder="drop"):
-        assert (summary.samples, summary.dropped) == (40, 4)
-        assert "4 dropped, 0 padded" in str(summary)
+    counts = {"samples_dropped": dropped, "samples_padded": padded}
+    for summary in train(2, body, batch__remainder=remainder):
+        assert (summary.samples, summary.dropped, summary.padded) == (samples, dropped, padded)
+        assert {name: summary.counts.get(name, 0) for name in counts} == counts
+        assert f"{dropped} dropped, {padded} padded" in str(summary)
 
 
 @pytest.mark.case("O-D2")

@@ -13,6 +13,7 @@ from unified_ipu.testing.evaluation import EvaluationSuite as EvaluationSuite
 from unified_ipu.testing.losses import LossSuite as LossSuite
 from unified_ipu.testing.optimizers import OptimizerSuite as OptimizerSuite
 from unified_ipu.testing.plugin import (
+    held_on_devices as held_on_devices,
     pytest_addoption as pytest_addoption,
     pytest_configure as pytest_configure,
     requires_capability as requires_capability,
@@ -63,6 +64,7 @@ __all__ = [
     "UpdateOracleSuite",
     "WarmPool",
     "WeightsSuite",
+    "held_on_devices",
     "pytest_addoption",
     "pytest_configure",
     "requires_capability",

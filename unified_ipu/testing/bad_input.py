@@ -29,7 +29,7 @@ def step_run(*steps: Any, **rest: Any) -> Training:
 
 def fail_in_step(rank: Rank, *, run: Training) -> Any:
     """Compile, then take a step that must fail; the weights must be as before."""
-    with rank.session(run.plan) as session:
+    with rank.session(run.plan, rows=run.rows) as session:
         model = run.model.on(rank.subject)
         program = compiled(rank, session, model, run)
         before = model.canonical(program.weights())
@@ -215,6 +215,6 @@ class BadInputSuite(AdapterSuite):
         self, ranks: Ranks, value: float
     ) -> None:
         batch = (samples.ones(1), samples.ones(1))
-        run = step_run(batch, batch, options={"weight": _weight(value)})
+        run = step_run(batch, batch, options={"weight": _weight(value)}, rows=1)
         for message in all_raise(ranks, fail_in_step, 2, "NumericsError", run=run):
             assert "weight W" in message

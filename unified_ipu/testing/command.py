@@ -12,6 +12,7 @@ from typing import List, Optional, Sequence
 from unified_ipu.adapter import load_adapter
 from unified_ipu.errors import ConfigError, UnifiedIpuError
 from unified_ipu.testing import installed
+from unified_ipu.testing.device_limits import check_target
 from unified_ipu.testing.plugin import ADAPTER, SUBJECT, TARGET
 from unified_ipu.testing.subjects import find_subject
 
@@ -44,13 +45,14 @@ def pytest_command(args: argparse.Namespace) -> List[str]:
         ConfigError: If the adapter, its subject, a target or a suite is unknown.
         AdapterLoadError: If the adapter cannot be imported.
     """
-    find_subject(args.adapter, args.subject)
+    subject = find_subject(args.adapter, args.subject)
     usable = load_adapter(args.adapter).targets()
     if args.target not in usable:
         raise ConfigError(
             f"--target {args.target!r}: the adapter {args.adapter!r} can use "
             f"{', '.join(usable)} here"
         )
+    check_target(subject, args.target)
     file = Path(installed.__file__)
     tests = [f"{file}::{name}" for name in _test_classes(args.suite)] or [str(file)]
     command = [sys.executable, "-m", "pytest", "-p", "unified_ipu.testing"]

@@ -9,7 +9,9 @@ import pytest
 
 from unified_ipu.adapter import Capability, HostMetric, metrics, optim
 from unified_ipu.data import arrays
+from unified_ipu.plan import runs_whole_calls
 from unified_ipu.testing import samples
+from unified_ipu.testing.on_devices import without_padding
 from unified_ipu.testing.oracle import cross_entropy, outputs_of
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import Make, batch_plan, ids_of, make
@@ -129,7 +131,9 @@ def _rows(outputs: Any, targets: Any) -> float:
 def epoch_loss(rank: Rank) -> Dict[str, Any]:
     """Fit one epoch of two updates at rate 0, and evaluate the same samples."""
     data = arrays(samples.column(9.0, 11.0, 9.0), samples.ones(3))
-    with rank.session(batch_plan(2, 2 if rank.world.world_size == 1 else 1)) as session:
+    # One number a micro-batch is this loss, so a device cannot be given a part of one.
+    is_whole = rank.world.world_size == 1 and not runs_whole_calls(rank.target)
+    with rank.session(batch_plan(2, 2 if is_whole else 1)) as session:
         model = rank.subject.linear(samples.column(1.0))
         program = session.compile(
             model.native,
@@ -238,8 +242,8 @@ class EvaluationSuite(AdapterSuite):
             data=(samples.column(*range(7)), samples.ones(7)),
             micro=2,
         )
-        dealt = [result["dealt"] for result in results]
-        assert dealt == [[(0, 1), (6,)], [(2, 3)], [(4, 5)]]
+        dealt = [[without_padding(ids) for ids in result["dealt"]] for result in results]
+        assert dealt == [[[0, 1], [6]], [[2, 3]], [[4, 5]]]
 
     @holds("L6.5")
     @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -122,7 +122,7 @@ def update_from_state(
     sign = float(gradients["bias"][0]) if bias is not None else 1.0
     # Of ``target * (x @ weight + bias)`` the gradients are target * x and target.
     x = np.array([gradients["weight"]]) / sign
-    with rank.session() as session:
+    with rank.session(rows=1) as session:
         model = rank.subject.linear(
             samples.column(*weights["weight"]), None if bias is None else np.array(bias)
         )
@@ -143,7 +143,7 @@ def slots_after_one_update(rank: Rank, *, settings: Any) -> Dict[str, Any]:
     run = Training(
         make("linear", weight=samples.column(0.0, 0.0)), settings, loss=make("product_loss")
     )
-    with rank.session() as session:
+    with rank.session(rows=1) as session:
         model = run.model.on(rank.subject)
         program = compiled(rank, session, model, run)
         program.step((np.array([[2.0, 3.0]]), samples.ones(1)))

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from unified_ipu.testing.clause_table import ClauseTable
-from unified_ipu.testing.suite import support_of
+from unified_ipu.testing.device_limits import limit_of
+from unified_ipu.testing.on_devices import is_device
+from unified_ipu.testing.suite import AdapterSuite, support_of
 
 ADAPTER = "--unified-ipu-adapter"
 SUBJECT = "--unified-ipu-subject"
@@ -48,3 +50,17 @@ def requires_capability(request: pytest.FixtureRequest) -> None:
             level = support_of(subject.adapter, capability)
             if not level.is_usable:
                 pytest.skip(f"{subject.adapter} declares {capability.value} as {level.value}")
+
+
+@pytest.fixture(autouse=True)
+def held_on_devices(request: pytest.FixtureRequest) -> None:
+    """Skip on a device what is declared not to hold there, with the declared reason."""
+    is_ours = request.cls is not None and issubclass(request.cls, AdapterSuite)
+    if not is_ours or "ranks" not in request.fixturenames:
+        return
+    ranks: Any = request.getfixturevalue("ranks")
+    if not is_device(ranks):
+        return
+    limit = limit_of(request.getfixturevalue("subject"), request.node.originalname)
+    if limit is not None:
+        pytest.skip(f"not held on {ranks.target}: {limit}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from unified_ipu.testing.ranks import Rank, Scenario
-from unified_ipu.testing.refusals import or_refused
 from unified_ipu.testing.subject import Subject
 from unified_ipu.world import World
 
@@ -15,4 +14,4 @@ def call_scenario(
 ) -> Any:
     """Return ``scenario(rank, **arguments)``."""
     rank = Rank(subject, world, target=target)
-    return or_refused(target, lambda: scenario(rank, **arguments))
+    return scenario(rank, **arguments)

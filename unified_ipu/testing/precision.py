@@ -145,6 +145,7 @@ class PrecisionSuite(AdapterSuite):
             optim.SGD(lr=0.1, momentum=0.5),
             loss=make("product_loss"),
             steps=steps,
+            rows=1,
             plan={"precision": {"loss_scale": "dynamic"}},
             options={"schedule": halving},
         )

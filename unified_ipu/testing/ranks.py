@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Optional, Protocol
 
 from unified_ipu.comms import Communicator
-from unified_ipu.plan import Plan
+from unified_ipu.plan import Plan, runs_whole_calls
 from unified_ipu.session import Session
+from unified_ipu.testing.on_devices import on_device
 from unified_ipu.testing.pool import WarmPool
-from unified_ipu.testing.refusals import or_refused, skip_if_refused
 from unified_ipu.testing.subject import Subject
 from unified_ipu.testing.threads import run_ranks
 from unified_ipu.world import World
@@ -35,9 +35,19 @@ class Rank:
     communicator: Optional[Communicator] = None
     target: str = "auto"
 
-    def session(self, plan: Optional[Mapping[str, Any]] = None) -> Session:
-        """A session of a plan given as nested tables, in this rank's world."""
-        settings = Plan.from_dict({"target": self.target, **(plan or {})}).replace(
+    def session(
+        self, plan: Optional[Mapping[str, Any]] = None, *, rows: Optional[int] = None
+    ) -> Session:
+        """A session of a plan given as nested tables, in this rank's world.
+
+        Args:
+            plan: As for a host; on a device the batch is made static, see ``on_device``.
+            rows: Of what ``step`` is given, if no batch is in ``plan``; said to devices only.
+        """
+        given = dict(plan or {})
+        if runs_whole_calls(self.target):
+            given = on_device(given, self.world.world_size, rows)
+        settings = Plan.from_dict({"target": self.target, **given}).replace(
             {"comms.timeout_seconds": TIMEOUT_SECONDS}
         )
         return Session(settings, world=self.world, communicator=self.communicator, argv=[])
@@ -61,17 +71,16 @@ class ThreadRanks:
 
     def __init__(self, subject: Subject, target: str = "auto") -> None:
         self._subject = subject
-        self._target = target
+        self.target = target
 
     def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
         """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
 
         def run_rank(world: World, communicator: Communicator) -> Any:
-            rank = Rank(self._subject, world, communicator, self._target)
-            return or_refused(self._target, lambda: scenario(rank, **kwargs))
+            rank = Rank(self._subject, world, communicator, self.target)
+            return scenario(rank, **kwargs)
 
-        results = run_ranks(size, run_rank, timeout_seconds=TIMEOUT_SECONDS)
-        return skip_if_refused(self._target, results)
+        return run_ranks(size, run_rank, timeout_seconds=TIMEOUT_SECONDS)
 
 
 class PoolRanks:
@@ -86,21 +95,20 @@ class PoolRanks:
     def __init__(self, subject: Subject, pool: WarmPool, target: str = "auto") -> None:
         self._subject = subject
         self._pool = pool
-        self._target = target
+        self.target = target
 
     def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
         """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
         from unified_ipu.testing.pool_task import call_scenario  # it needs Rank
 
-        results = self._pool.run(
+        return self._pool.run(
             call_scenario,
             size,
             subject=self._subject,
-            target=self._target,
+            target=self.target,
             scenario=scenario,
             arguments=kwargs,
         )
-        return skip_if_refused(self._target, results)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class Training:
         plan: Nested tables, beside ``mesh``.
         options: Further arguments of ``compile``.
         as_tensors: Whether ``steps`` are handed over as native tensors instead of arrays.
+        rows: Of the micro-batches of ``steps``, for targets with static shapes.
     """
 
     model: Make
@@ -65,6 +66,7 @@ class Training:
     plan: Plan = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     as_tensors: bool = False
+    rows: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def train(
     options: Optional[Mapping[str, Any]] = None,
 ) -> Trained:
     """Train, and return what it came to; ``model`` and ``options`` instead of the run's."""
-    with rank.session(run.plan) as session:
+    with rank.session(run.plan, rows=run.rows) as session:
         if model is None:
             with session.scope():
                 model = run.model.on(rank.subject)

@@ -47,8 +47,11 @@ class Subject(Protocol):
     or float64 by ``dtype``, and computes in that type; one of float32 that is built inside
     ``session.scope()`` and compiled with ``precision.compute`` in half precision, in that.
 
-    Optional class attributes: ``preload``, modules that warm ranks import first; ``threads``, True
-    if ranks may be threads of one process; ``tolerance_native``, see ``OptimizerSuite``.
+    Optional class attributes: ``device_limits``, tests (shell patterns) that its device does not
+    hold, each with the reason, beside those of ``EVERY_DEVICE``: without it the kit refuses device
+    targets, ``{}`` says that there are none; ``preload``, modules that warm ranks import first;
+    ``threads``, True if ranks may be threads of one process; ``tolerance_native``, see
+    ``OptimizerSuite``.
     """
 
     adapter: str

@@ -9,6 +9,7 @@ import pytest
 
 from unified_ipu.adapter import optim
 from unified_ipu.testing import samples
+from unified_ipu.testing.on_devices import assert_norms, is_device
 from unified_ipu.testing.oracle import Oracle, cross_entropy, squared_error
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import Trained, Training, batch_plan, halving, make, train
@@ -33,7 +34,8 @@ class UpdateOracleSuite(AdapterSuite):
         self, ranks: Ranks, optimizer: Any
     ) -> None:
         oracle = mlp_oracle(optimizer)
-        for size, micro in ((2, 3), (3, 4)):  # one rank: see the suite of optimizers
+        # One rank: see the suite of optimizers. Static shapes do not part 8 samples in three.
+        for size, micro in ((2, 3), (4, 4) if is_device(ranks) else (3, 4)):
             run = mlp_run(optimizer, micro)
             results = ranks.run(train, size, run=run)
             for trained in results:
@@ -57,12 +59,12 @@ class UpdateOracleSuite(AdapterSuite):
             factor=lambda u: 2.0 * min(1.0, (u + 1) / 4) * halving(u // 20),
         )
         options = {"schedule": halving_every_20}
-        for size, micro in ((1, 8), (3, 2)):
+        for size, micro in ((1, 8), (4 if is_device(ranks) else 3, 2)):
             run = mlp_run(optimizer, micro, update=update, options=options)
             for trained in ranks.run(train, size, run=run):
                 assert relative_error(trained.weights, oracle.parameters) < self.tolerance_float64
                 norms = [record.grad_norm for record in trained.records]
-                assert norms == pytest.approx(oracle.norms, rel=1e-11)
+                assert_norms(ranks, norms, oracle.norms, rel=1e-11)
 
     @holds("L5.1")
     def test_l1_2_class_weights_and_ignored_targets_are_the_denominator(self, ranks: Ranks) -> None:
@@ -81,7 +83,7 @@ class UpdateOracleSuite(AdapterSuite):
             class_weights=list(samples.CLASS_WEIGHTS),
             ignore_index=samples.IGNORED,
         )
-        for size, micro in ((1, 8), (1, 3), (2, 3), (3, 1)):
+        for size, micro in ((1, 8), (1, 3), (2, 3), (4 if is_device(ranks) else 3, 1)):
             run = Training(
                 make("mlp", weights=weights, biases=biases),
                 optimizer,

@@ -105,7 +105,12 @@ class Engine:
             else:
                 gradient = gradient * c[0]
                 losses[position.iteration] += float(value * c[0])
-            return {name: g for name, g in backward(gradient).items() if name in replica.slots}
+            found = backward(gradient)
+            # The replicas add up what they hold in the same order, so each holds all of it.
+            return {
+                name: found.get(name, np.zeros_like(replica.model.parameters[name]))
+                for name in replica.slots
+            }
 
         def apply(gradients: Dict[str, Any]) -> None:
             for name, gradient in gradients.items():

@@ -49,6 +49,16 @@ def test_importing_a_package_needs_no_framework(package):
     assert done.returncode == 0, done.stderr
 
 
+def test_importing_the_core_loads_what_starts_processes_and_no_more():
+    code = (
+        "import unified_ipu\n"
+        "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('unified_ipu.')}\n"
+        "assert rooms == {'errors', 'launch', 'plan', 'world'}, sorted(rooms)"
+    )
+    done = run_poisoned(code, names=FRAMEWORKS + LATE)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_module_of_the_core_needs_no_framework():
     assert "unified_ipu.plan.plan" in core_modules()
     code = "import importlib\nfor name in {!r}:\n    importlib.import_module(name)"

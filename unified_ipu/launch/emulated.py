@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from unified_ipu.adapter import registered
 from unified_ipu.errors import ConfigError
 from unified_ipu.launch.child import run_script
 from unified_ipu.launch.failure import failure_of
@@ -59,6 +58,9 @@ class EmulationFinder(MetaPathFinder):
     """Finds a registered module by having its emulation installed into ``sys.modules``."""
 
     def __init__(self) -> None:
+        # Late: `import unified_ipu` comes by here, and most of its time would be that room.
+        from unified_ipu.adapter import registered
+
         self._points: Dict[str, Any] = dict(registered(GROUP))
 
     def find_spec(

@@ -42,7 +42,7 @@ def install():
 @pytest.fixture
 def point(monkeypatch):
     found = Point("a_package:install", install)
-    monkeypatch.setattr(emulated, "registered", lambda group: {"emulated_sdk": found})
+    monkeypatch.setattr("unified_ipu.adapter.registered", lambda group: {"emulated_sdk": found})
     return found
 
 
@@ -99,7 +99,7 @@ def test_a_real_sdk_is_never_replaced(tmp_path, point, monkeypatch):
 
 def test_an_emulation_that_installs_nothing_is_refused_by_name(monkeypatch):
     idle = Point("a_package:idle", lambda: None)
-    monkeypatch.setattr(emulated, "registered", lambda group: {"emulated_sdk": idle})
+    monkeypatch.setattr("unified_ipu.adapter.registered", lambda group: {"emulated_sdk": idle})
     sys.meta_path.insert(0, emulated.EmulationFinder())
     with pytest.raises(ConfigError, match="a_package:idle is registered as an emulation"):
         importlib.import_module("emulated_sdk")

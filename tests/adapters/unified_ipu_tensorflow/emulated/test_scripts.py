@@ -38,7 +38,9 @@ print(sys.argv[1:], round(float(model.get_weights()[0][0, 0]), 3), ipu.__emulate
 
 def test_a_script_of_ipu_keras_runs_as_it_is(tmp_path, monkeypatch, capsys):
     point = SimpleNamespace(value="unified_ipu_tensorflow.emulated:install", load=lambda: install)
-    monkeypatch.setattr(emulated, "registered", lambda group: {"tensorflow.python.ipu": point})
+    monkeypatch.setattr(
+        "unified_ipu.adapter.registered", lambda group: {"tensorflow.python.ipu": point}
+    )
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))

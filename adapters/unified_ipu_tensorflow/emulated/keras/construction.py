@@ -6,6 +6,7 @@ an instance is changed when it is made, so that there is no wrapper.
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List
 
@@ -15,27 +16,43 @@ from unified_ipu_tensorflow.emulated.keras.extension import Extension
 from unified_ipu_tensorflow.emulated.keras.options import ModelState
 
 _extended: Dict[type, type] = {}
-_strategies: List[Any] = []
+_lock = threading.Lock()
+_entered: List[Any] = []
+"""The class's own ``__new__``, once for each scope that is open in any thread."""
+
+
+class _Scopes(threading.local):
+    """The strategies of one thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.strategies: List[Any] = []
+
+
+_scopes = _Scopes()
 
 
 @contextmanager
 def models_are_extended(strategy: Any) -> Iterator[None]:
-    """Extend every Keras model that is made inside.
+    """Extend every Keras model that this thread makes inside.
 
     Args:
         strategy: Whose device it will run on.
     """
     base = tf.keras.Model
-    original = base.__dict__["__new__"]
-    _strategies.append(strategy)
-    if len(_strategies) == 1:
-        base.__new__ = _made_by(original)
+    with _lock:
+        own = _entered[0] if _entered else base.__dict__["__new__"]
+        if not _entered:
+            base.__new__ = _made_by(own)
+        _entered.append(own)
+    _scopes.strategies.append(strategy)
     try:
         yield
     finally:
-        _strategies.pop()
-        if not _strategies:
-            base.__new__ = original
+        _scopes.strategies.pop()
+        with _lock:
+            own = _entered.pop()
+            if not _entered:
+                base.__new__ = own
 
 
 def _made_by(original: Any) -> Any:
@@ -43,8 +60,9 @@ def _made_by(original: Any) -> Any:
 
     def new(kind: type, *args: Any, **kwargs: Any) -> Any:
         made = make(kind, *args, **kwargs)
-        if isinstance(made, tf.keras.Model) and not isinstance(made, Extension):
-            object.__setattr__(made, "_ipu_state", ModelState(_strategies[-1]))
+        is_inside = bool(_scopes.strategies)  # other threads may have scopes of their own
+        if is_inside and isinstance(made, tf.keras.Model) and not isinstance(made, Extension):
+            object.__setattr__(made, "_ipu_state", ModelState(_scopes.strategies[-1]))
             object.__setattr__(made, "__class__", _extend(type(made)))
         return made
 

@@ -21,14 +21,13 @@ import onnx
 import torch
 from onnx import ModelProto
 
-from unified_ipu.adapter import leaves
+from unified_ipu.adapter import leaves, map_tree
 from unified_ipu.errors import CapabilityError, ContractError
 from unified_ipu_onnx.deployed import to_inference
 from unified_ipu_onnx.errors import NAME
 from unified_ipu_onnx.inference import RELATIVE, largest_difference, run_deployed
 from unified_ipu_onnx.values import ONNX_TYPES
 from unified_ipu_onnx.writing import save_model
-from unified_ipu_torch.batches import map_tree
 from unified_ipu_torch.evaluation import evaluation_mode
 from unified_ipu_torch.onnx_export import TensorLike
 from unified_ipu_torch.tensors import plain_name

@@ -12,7 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
-from unified_ipu.adapter import Copies, CopyReason, MicroBatch, Tree, leaves
+from unified_ipu.adapter import Copies, CopyReason, MicroBatch, Tree, leaves, map_tree
 from unified_ipu.errors import DataError
 from unified_ipu_tensorflow.bridge import copied, from_any
 from unified_ipu_tensorflow.half_precision import widened
@@ -155,18 +155,6 @@ def select_rows(tree: Tree, keep: Any) -> Tree:
         return leaf
 
     return map_tree(tree, cut)
-
-
-def map_tree(tree: Tree, function: Callable[[Any], Any]) -> Tree:
-    """Apply ``function`` to every leaf; containers become plain dicts, tuples and lists."""
-    if isinstance(tree, dict):
-        return {key: map_tree(child, function) for key, child in tree.items()}
-    if isinstance(tree, list):
-        return [map_tree(child, function) for child in tree]
-    if isinstance(tree, tuple):
-        children = [map_tree(child, function) for child in tree]
-        return type(tree)(*children) if hasattr(tree, "_fields") else tuple(children)
-    return function(tree)
 
 
 def to_numpy(tree: Tree) -> Tree:

@@ -9,9 +9,9 @@ from typing import Any, Iterator
 import numpy as np
 import tensorflow as tf
 
-from unified_ipu.adapter import MicroBatch, Tree
+from unified_ipu.adapter import MicroBatch, Tree, map_tree
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.batches import input_dtype, map_tree, read_batch
+from unified_ipu_tensorflow.batches import input_dtype, read_batch
 from unified_ipu_tensorflow.half_precision import dtype_policy
 from unified_ipu_tensorflow.keras_generation import is_keras, tf_variable, variables_of
 from unified_ipu_tensorflow.objectives import Objective

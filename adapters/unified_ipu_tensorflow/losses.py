@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
+from unified_ipu.adapter import map_tree
 from unified_ipu.errors import ConfigError
-from unified_ipu_tensorflow.batches import map_tree
 from unified_ipu_tensorflow.keras_generation import is_keras, is_keras3, keras_of
 
 UNITS = (

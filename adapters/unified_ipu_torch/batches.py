@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import torch
 
-from unified_ipu.adapter import Copies, MicroBatch, Tree, leaves
+from unified_ipu.adapter import Copies, MicroBatch, Tree, leaves, map_tree
 from unified_ipu.errors import DataError
 from unified_ipu_torch.bridge import from_any
 
@@ -81,18 +81,6 @@ def select_rows(tree: Tree, keep: Any) -> Tree:
         return leaf
 
     return map_tree(tree, cut)
-
-
-def map_tree(tree: Tree, function: Any) -> Tree:
-    """Apply ``function`` to every leaf; containers become plain dicts, tuples and lists."""
-    if isinstance(tree, dict):
-        return {key: map_tree(child, function) for key, child in tree.items()}
-    if isinstance(tree, list):
-        return [map_tree(child, function) for child in tree]
-    if isinstance(tree, tuple):
-        children = [map_tree(child, function) for child in tree]
-        return type(tree)(*children) if hasattr(tree, "_fields") else tuple(children)
-    return function(tree)
 
 
 def to_tensors(tree: Tree, device: torch.device, copies: Optional[Copies] = None) -> Tree:

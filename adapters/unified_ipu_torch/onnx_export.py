@@ -12,9 +12,8 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 
-from unified_ipu.adapter import load_adapter
+from unified_ipu.adapter import load_adapter, map_tree
 from unified_ipu.errors import AdapterNotFoundError, CapabilityError, ConfigError
-from unified_ipu_torch.batches import map_tree
 from unified_ipu_torch.errors import NAME
 
 

@@ -6,8 +6,8 @@ from typing import Any, List
 
 import torch
 
-from unified_ipu.adapter import leaves
-from unified_ipu_torch.batches import Batch, map_tree
+from unified_ipu.adapter import leaves, map_tree
+from unified_ipu_torch.batches import Batch
 from unified_ipu_torch.objectives import Objective
 
 

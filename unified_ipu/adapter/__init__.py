@@ -86,6 +86,7 @@ from unified_ipu.adapter.trainable import (
 from unified_ipu.adapter.tree import (
     inputs_of as inputs_of,
     leaves as leaves,
+    map_tree as map_tree,
     rows as rows,
     split_batch as split_batch,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "literal",
     "load_adapter",
     "losses",
+    "map_tree",
     "metrics",
     "named",
     "native_arguments",

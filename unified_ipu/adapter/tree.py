@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 from unified_ipu.errors import DataError
 
@@ -17,6 +17,18 @@ def leaves(tree: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
             yield from leaves(child, f"{path}[{index}]")
     else:
         yield path, tree
+
+
+def map_tree(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply ``function`` to every leaf; containers become plain dicts, tuples and lists."""
+    if isinstance(tree, dict):
+        return {key: map_tree(child, function) for key, child in tree.items()}
+    if isinstance(tree, list):
+        return [map_tree(child, function) for child in tree]
+    if isinstance(tree, tuple):
+        children = [map_tree(child, function) for child in tree]
+        return type(tree)(*children) if hasattr(tree, "_fields") else tuple(children)
+    return function(tree)
 
 
 def rows(tree: Any) -> int:

@@ -7,11 +7,11 @@ do: a row of zeros may give a loss that is not finite, and 0 times that is no nu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
-from unified_ipu.adapter import Device, DeviceUpdate, MicroBatch, Tree, Update
+from unified_ipu.adapter import Device, DeviceUpdate, MicroBatch, Tree, Update, map_tree
 from unified_ipu.device import loss_coefficients
 from unified_ipu.errors import ConfigError
 from unified_ipu.plan import DeviceBatch
@@ -107,7 +107,7 @@ class DeviceFeed:
     def _keep_a_row(self, micro_batches: Sequence[MicroBatch]) -> None:
         """Of the last update that had some, for one in which this process has none."""
         if micro_batches:
-            self._row = map_rows(micro_batches[0].tree, lambda leaf: np.array(leaf[:1]))
+            self._row = map_tree(micro_batches[0].tree, lambda leaf: np.array(leaf[:1]))
 
     def _measure(self, micro: MicroBatch) -> Tuple[float, Any]:
         if real_rows(micro) == 0:
@@ -175,21 +175,9 @@ def padded(micro: MicroBatch, rows: int) -> MicroBatch:
 
 def with_arrays(micro: MicroBatch) -> MicroBatch:
     """Return the micro-batch with numpy leaves; tensors that a user passed are read."""
-    return replace(micro, tree=map_rows(micro.tree, np.asarray))
+    return replace(micro, tree=map_tree(micro.tree, np.asarray))
 
 
 def repeated(tree: Tree, rows: int) -> Tree:
     """Rows of a tree over and over until there are ``rows`` of them."""
-    return map_rows(tree, lambda leaf: leaf[np.resize(np.arange(len(leaf)), rows)])
-
-
-def map_rows(tree: Tree, function: Any) -> Tree:
-    """Apply ``function`` to every leaf of a batch."""
-    if isinstance(tree, dict):
-        return {key: map_rows(child, function) for key, child in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        children: List[Any] = [map_rows(child, function) for child in tree]
-        if hasattr(tree, "_fields"):
-            return type(tree)(*children)
-        return children if isinstance(tree, list) else tuple(children)
-    return function(tree)
+    return map_tree(tree, lambda leaf: leaf[np.resize(np.arange(len(leaf)), rows)])

@@ -7,8 +7,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from unified_ipu.adapter import Device, Metric, MicroBatch, Tree
-from unified_ipu.engine.device_feed import map_rows, padded, with_arrays
+from unified_ipu.adapter import Device, Metric, MicroBatch, Tree, map_tree
+from unified_ipu.engine.device_feed import padded, with_arrays
 from unified_ipu.events import PhaseClock
 
 
@@ -51,7 +51,7 @@ class DeviceInference:
     def predict(self, micro: MicroBatch) -> Tree:
         """As ``Replica.predict``: the rows that were added to fill up are cut off."""
         _, result = self._result_of(micro)
-        return map_rows(self._device.outputs(result), self._cut(micro.rows))
+        return map_tree(self._device.outputs(result), self._cut(micro.rows))
 
     def _result_of(self, micro: MicroBatch) -> Tuple[MicroBatch, Any]:
         for asked, complete, result in self._waiting:

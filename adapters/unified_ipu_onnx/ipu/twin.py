@@ -7,10 +7,10 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 import numpy as np
 import torch
 
-from unified_ipu.adapter import Job, Metric, MicroBatch
+from unified_ipu.adapter import Job, Metric, MicroBatch, map_tree
 from unified_ipu_onnx.reading import LoadedModel
 from unified_ipu_onnx.replica import OnnxReplica
-from unified_ipu_torch.batches import Batch, map_tree, read_batch
+from unified_ipu_torch.batches import Batch, read_batch
 from unified_ipu_torch.objectives import Objective
 
 _HOST = torch.device("cpu")

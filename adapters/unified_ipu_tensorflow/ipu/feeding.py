@@ -11,9 +11,15 @@ from typing import Any, Dict, Sequence
 import numpy as np
 import tensorflow as tf
 
-from unified_ipu.adapter import DeviceUpdate, MicroBatch, host_batch, inputs_of, split_batch
+from unified_ipu.adapter import (
+    DeviceUpdate,
+    MicroBatch,
+    host_batch,
+    inputs_of,
+    map_tree,
+    split_batch,
+)
 from unified_ipu.errors import CapabilityError
-from unified_ipu_tensorflow.batches import map_tree
 from unified_ipu_tensorflow.errors import NAME
 from unified_ipu_tensorflow.ipu.models import Form
 

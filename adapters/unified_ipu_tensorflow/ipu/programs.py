@@ -13,11 +13,11 @@ from unified_ipu.adapter import (
     NativeCall,
     Tree,
     apply_native_calls,
+    map_tree,
     native_arguments,
 )
 from unified_ipu.errors import ConfigError
 from unified_ipu.plan import DeviceBatch
-from unified_ipu_tensorflow.batches import map_tree
 from unified_ipu_tensorflow.ipu.feeding import (
     forms_of,
     inference_data,

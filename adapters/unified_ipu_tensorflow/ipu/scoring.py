@@ -8,8 +8,8 @@ from typing import Any, Dict, Mapping, Tuple
 import numpy as np
 import tensorflow as tf
 
-from unified_ipu.adapter import Job, Metric, MicroBatch
-from unified_ipu_tensorflow.batches import input_dtype, map_tree, read_batch
+from unified_ipu.adapter import Job, Metric, MicroBatch, map_tree
+from unified_ipu_tensorflow.batches import input_dtype, read_batch
 from unified_ipu_tensorflow.evaluation import measure
 from unified_ipu_tensorflow.objectives import build_objective
 

@@ -20,10 +20,10 @@ from unified_ipu.adapter import (
     TensorSpec,
     Tree,
     host_batch,
+    map_tree,
 )
 from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu.plan import notes_on_random_layers
-from unified_ipu_torch.batches import map_tree
 from unified_ipu_torch.errors import NAME
 from unified_ipu_torch.ipu.fleet import Programs
 from unified_ipu_torch.ipu.forms import form_of

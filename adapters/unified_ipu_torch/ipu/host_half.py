@@ -8,12 +8,11 @@ from typing import Any, Dict, List, Mapping
 import numpy as np
 import torch
 
-from unified_ipu.adapter import Metric, MicroBatch, Tree
+from unified_ipu.adapter import Metric, MicroBatch, Tree, map_tree
 from unified_ipu.errors import CapabilityError, ConfigError
 from unified_ipu_torch.batches import (
     Batch,
     call_model,
-    map_tree,
     read_batch,
     select_rows,
     to_numpy,

@@ -6,8 +6,8 @@ from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
 
-from unified_ipu.adapter import Tree, inputs_of
-from unified_ipu_torch.batches import call_model, map_tree
+from unified_ipu.adapter import Tree, inputs_of, map_tree
+from unified_ipu_torch.batches import call_model
 from unified_ipu_torch.ipu.forms import Form
 from unified_ipu_torch.objectives import take_loss
 

@@ -15,6 +15,7 @@ from unified_ipu_onnx.emulated.popart.errors import NotEmulatedError, popart_exc
 from unified_ipu_onnx.emulated.popart.names import reservedGradientPrefix
 from unified_ipu_onnx.emulated.popart.tensor_info import NUMPY_TYPES, ON_DEVICE, TensorInfo
 from unified_ipu_onnx.module import GraphModule
+from unified_ipu_onnx.trainable import uses_of
 
 Arrays = Mapping[str, np.ndarray]
 _GRADIENT = reservedGradientPrefix()
@@ -50,6 +51,10 @@ class Program:
         names = self.module.initializer_names
         self.weights = {names[n]: p.data for n, p in self.module.named_parameters()}
         self._parameters = {names[n]: p for n, p in self.module.named_parameters()}
+        # A device computes gradients of all that its graph has a way to: whether a micro-batch took
+        # that way does not matter, and replicas that took another one reduce the same tensors.
+        reached = uses_of(_with_outputs(proto, [], loss)).weights if loss is not None else set()
+        self._reached = [name for name in self._parameters if name in reached]
         self._values = values
         self._of = [name[len(_GRADIENT) :] for name in anchors if name.startswith(_GRADIENT)]
         self._check(anchors)
@@ -96,7 +101,8 @@ class Program:
         Args:
             feeds: Its inputs.
             seed: Of its random numbers.
-            gradients: Gets the gradient of every weight that the loss reaches.
+            gradients: Gets the gradient of every weight that the loss reaches, zeros where this
+                micro-batch took another branch.
             factor: Multiplies the loss before backward.
 
         Returns:
@@ -127,6 +133,7 @@ class Program:
     ) -> Dict[str, torch.Tensor]:
         loss = values[str(self.loss)]
         self._loss_shape = list(loss.shape)
+        gradients.update({n: torch.zeros_like(self._parameters[n]) for n in self._reached})
         if loss.numel() != 1 or not loss.requires_grad:
             return {f"{_GRADIENT}{n}": torch.zeros_like(values[n]) for n in self._of}
         inner = {f"{_GRADIENT}{n}": values[n] for n in self._of if values[n].requires_grad}

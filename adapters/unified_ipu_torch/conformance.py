@@ -15,6 +15,7 @@ class TorchSubject:
 
     adapter = "torch"
     preload = ("torch",)
+    device_dtype = "float32"
 
     def linear(self, weight: Any, bias: Optional[Any] = None, *, dtype: str = "float64") -> Model:
         """``x @ weight + bias``."""
@@ -34,39 +35,41 @@ class TorchSubject:
         names.update({f"bias.{k}": f"{2 * k}.bias" for k in range(len(biases))})
         return Model(mlp(weights, biases, dtype), names, transposed)
 
-    def branches(self, a: float, b: float, c: float, frozen: float) -> Model:
+    def branches(
+        self, a: float, b: float, c: float, frozen: float, *, dtype: str = "float64"
+    ) -> Model:
         """Four parameters, of which a micro-batch uses two."""
         from unified_ipu_torch.conformance_models import Branches
 
         values = {"a": a, "b": b, "c": c, "frozen": frozen}
-        return Model(Branches(values), {name: name for name in values})
+        return Model(Branches(values, dtype), {name: name for name in values})
 
-    def dropout_probe(self, size: int, rate: float) -> Model:
+    def dropout_probe(self, size: int, rate: float, *, dtype: str = "float64") -> Model:
         """``dropout(x) @ weight``."""
         import torch
 
         from unified_ipu_torch.conformance_models import linear
 
-        last = linear(np.zeros((size, 1)), None, "float64")
+        last = linear(np.zeros((size, 1)), None, dtype)
         native = torch.nn.Sequential(torch.nn.Dropout(rate), last)
         return Model(native, {"weight": "1.weight"}, frozenset({"weight"}))
 
-    def normalised(self) -> Model:
+    def normalised(self, *, dtype: str = "float64") -> Model:
         """Batch normalisation of one feature, times ``weight``."""
         import torch
 
-        from unified_ipu_torch.conformance_models import linear
+        from unified_ipu_torch.conformance_models import DTYPES, linear
 
-        norm = torch.nn.BatchNorm1d(1, affine=False, dtype=torch.float64)
-        native = torch.nn.Sequential(norm, linear(np.ones((1, 1)), None, "float64"))
+        norm = torch.nn.BatchNorm1d(1, affine=False, dtype=DTYPES[dtype])
+        native = torch.nn.Sequential(norm, linear(np.ones((1, 1)), None, dtype))
         names = {"weight": "1.weight", "mean": "0.running_mean", "variance": "0.running_var"}
         return Model(native, names, frozenset({"weight"}))
 
-    def tied(self, weight: float) -> Model:
+    def tied(self, weight: float, *, dtype: str = "float64") -> Model:
         """``x * weight * weight``."""
         from unified_ipu_torch.conformance_models import Tied
 
-        return Model(Tied(weight), {"weight": "first.weight", "twin": "second.weight"})
+        return Model(Tied(weight, dtype), {"weight": "first.weight", "twin": "second.weight"})
 
     def mean_squared_error(self, reduction: str = "mean") -> Any:
         """``torch.nn.MSELoss``."""
@@ -79,13 +82,17 @@ class TorchSubject:
         class_weights: Optional[Sequence[float]] = None,
         ignore_index: int = -100,
         reduction: str = "mean",
+        *,
+        dtype: str = "float64",
     ) -> Any:
         """``torch.nn.CrossEntropyLoss``."""
         import torch
 
+        from unified_ipu_torch.conformance_models import DTYPES
+
         weight = None
         if class_weights is not None:
-            weight = torch.tensor(class_weights, dtype=torch.float64)
+            weight = torch.tensor(class_weights, dtype=DTYPES[dtype])
         return torch.nn.CrossEntropyLoss(weight, ignore_index=ignore_index, reduction=reduction)
 
     def product_loss(self, reduction: str = "mean") -> Any:

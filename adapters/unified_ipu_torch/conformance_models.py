@@ -30,18 +30,18 @@ def mlp(weights: Sequence[Any], biases: Sequence[Any], dtype: str) -> torch.nn.S
     return torch.nn.Sequential(*layers[:-1])
 
 
-def parameter(value: float) -> torch.nn.Parameter:
-    """One float64 number, ``[1]``."""
-    return torch.nn.Parameter(torch.tensor([value], dtype=torch.float64))
+def parameter(value: float, dtype: str) -> torch.nn.Parameter:
+    """One number, ``[1]``."""
+    return torch.nn.Parameter(torch.tensor([value], dtype=DTYPES[dtype]))
 
 
 class Branches(torch.nn.Module):
     """Uses a or b, always ``frozen``, and never c."""
 
-    def __init__(self, values: Dict[str, float]) -> None:
+    def __init__(self, values: Dict[str, float], dtype: str) -> None:
         super().__init__()
         for name, value in values.items():
-            self.register_parameter(name, parameter(value))
+            self.register_parameter(name, parameter(value, dtype))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``value * (a or b) + frozen``."""
@@ -64,9 +64,9 @@ class Scale(torch.nn.Module):
 class Tied(torch.nn.Module):
     """Two layers that share one parameter."""
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value: float, dtype: str) -> None:
         super().__init__()
-        self.first = Scale(parameter(value))
+        self.first = Scale(parameter(value, dtype))
         self.second = Scale(self.first.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

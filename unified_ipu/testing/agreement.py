@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from unified_ipu.adapter import Capability, Loss, optim
-from unified_ipu.data import arrays
-from unified_ipu.session import Program
 from unified_ipu.testing import samples
 from unified_ipu.testing.on_devices import is_device
 from unified_ipu.testing.ranks import Raised, Rank, Ranks, outcome_of
@@ -74,33 +72,33 @@ def change_metrics(rank: Rank) -> Any:
 
     with rank.session() as session:
         model = rank.subject.linear(samples.column(1.0))
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             objective=changing,
             optimizer=optim.SGD(lr=1.0),
-            adapter=rank.subject.adapter,
         )
-        program.step({"x": samples.ones(1, 3), "mask": samples.ones(1, 3)})
+        program.step(rank.floats({"x": samples.ones(1, 3), "mask": samples.ones(1, 3)}))
         is_changed[0] = True
         # Of another shape: a framework that traces objectives looks at this one anew.
-        batch = {"x": samples.ones(2, 3), "mask": samples.ones(2, 3)}
+        batch = rank.floats({"x": samples.ones(2, 3), "mask": samples.ones(2, 3)})
         return outcome_of(lambda: program.step(batch))
 
 
 def part_ways(rank: Rank, *, how: str) -> Any:
     """Take a step together; then rank 1 does something else than the others."""
-    batch = (samples.ones(1), samples.ones(1))
+    batch = rank.floats((samples.ones(1), samples.ones(1)))
 
     def body() -> None:
         with rank.session(batch_plan(6, 1)) as session:
             model = rank.subject.linear(samples.column(1.0))
-            program = session.compile(
-                model.native,
+            program = rank.compile(
+                session,
+                model,
                 loss=rank.subject.product_loss(),
                 optimizer=optim.SGD(lr=1.0),
-                adapter=rank.subject.adapter,
             )
-            held = session.loader(arrays(samples.ones(4), samples.ones(4)), train=False)
+            held = session.loader(rank.arrays(samples.ones(4), samples.ones(4)), train=False)
             program.step(batch)
             ways: Dict[str, Callable[[], Any]] = {
                 "raise": _raise,
@@ -134,15 +132,15 @@ def bits_of_training(rank: Rank, *, run: Training) -> List[Any]:
     ]
 
 
-def odd_arrays(kind: str) -> Any:
+def odd_arrays(kind: str, dtype: str) -> Any:
     """``[[1, 2], [3, 4], [5, 6]]`` in an unusual place or order in memory."""
-    plain = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    plain = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], dtype)
     if kind == "unaligned":
         memory = np.zeros(plain.nbytes + 1, np.uint8)
-        odd = memory[1:].view(np.float64).reshape(3, 2)
+        odd = memory[1:].view(dtype).reshape(3, 2)
         odd[...] = plain
     elif kind == "strided":
-        wide = np.full((6, 4), np.nan)
+        wide = np.full((6, 4), np.nan, dtype)
         odd = wide[::2, ::2]
         odd[...] = plain
     elif kind == "reversed":
@@ -161,20 +159,20 @@ def odd_arrays(kind: str) -> Any:
 
 def step_on_odd_arrays(rank: Rank, *, kind: str) -> Any:
     """Two updates on odd arrays, made here so that they stay odd; the weights, and the input."""
-    x = odd_arrays(kind)
+    x = odd_arrays(kind, rank.dtype)
     before = np.array(x)
 
     def body() -> List[float]:
         with rank.session(rows=3) as session:
             model = rank.subject.linear(samples.column(0.0, 0.0))
-            program: Program = session.compile(
-                model.native,
+            program = rank.compile(
+                session,
+                model,
                 loss=rank.subject.product_loss(),
                 optimizer=optim.SGD(lr=1.0),
-                adapter=rank.subject.adapter,
             )
             for _ in range(2):
-                program.step((x, samples.ones(3)))
+                program.step((x, rank.floats(samples.ones(3))))
             weights = model.canonical(program.weights())["weight"]
             return [float(value) for value in weights[:, 0]]
 
@@ -188,13 +186,13 @@ def step_on_type(rank: Rank, *, dtype: str) -> Any:
     x = np.array([[1, 2], [3, 4]]).astype(dtype)
     with rank.session(rows=2) as session:
         model = rank.subject.linear(samples.column(0.0, 0.0))
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             loss=rank.subject.product_loss(),
             optimizer=optim.SGD(lr=1.0),
-            adapter=rank.subject.adapter,
         )
-        outcome = outcome_of(lambda: program.step((x, samples.ones(2))))
+        outcome = outcome_of(lambda: program.step((x, rank.floats(samples.ones(2)))))
         weights = model.canonical(program.weights())["weight"][:, 0].tolist()
         return {"is_refused": isinstance(outcome, Raised), "weights": weights}
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from unified_ipu.adapter import Capability, load_adapter, optim
-from unified_ipu.data import arrays
 from unified_ipu.testing import samples
 from unified_ipu.testing.ranks import Rank, Ranks, outcome_of
 from unified_ipu.testing.scenarios import Make, Training, batch_plan, caught, compiled, make
@@ -33,7 +32,7 @@ def fail_in_step(rank: Rank, *, run: Training) -> Any:
         model = run.model.on(rank.subject)
         program = compiled(rank, session, model, run)
         before = model.canonical(program.weights())
-        step = (run.steps or ())[rank.world.rank][0]
+        step = rank.floats((run.steps or ())[rank.world.rank][0])
         result = outcome_of(lambda: program.step(step))
         for name, value in model.canonical(program.weights()).items():
             assert np.array_equal(value, before[name]), f"{name} was changed"
@@ -45,8 +44,7 @@ def compile_with(rank: Rank, *, options: Dict[str, Any], makes: Dict[str, Make])
     with rank.session() as session:
         given = {**options, **{name: one.on(rank.subject) for name, one in makes.items()}}
         model = rank.subject.linear(samples.column(1.0))
-        given.setdefault("adapter", rank.subject.adapter)
-        return outcome_of(lambda: str(session.compile(model.native, **given)))
+        return outcome_of(lambda: str(rank.compile(session, model, **given)))
 
 
 def use_wrongly(rank: Rank, *, what: str) -> Any:
@@ -54,15 +52,12 @@ def use_wrongly(rank: Rank, *, what: str) -> Any:
     with rank.session(batch_plan(2, 2)) as session:
         model = rank.subject.linear(samples.column(1.0))
         loss = rank.subject.mean_squared_error()
-        name = rank.subject.adapter
-        program = session.compile(
-            model.native, loss=loss, optimizer=optim.SGD(lr=1.0), adapter=name
-        )
+        program = rank.compile(session, model, loss=loss, optimizer=optim.SGD(lr=1.0))
         other = rank.subject.linear(samples.column(1.0))
-        frozen = session.compile(other.native, loss=loss, adapter=name)
-        data = arrays(samples.ones(4), samples.ones(4))
+        frozen = rank.compile(session, other, loss=loss)
+        data = rank.arrays(samples.ones(4), samples.ones(4))
         train, held = session.loader(data), session.loader(data, train=False)
-        batch = (samples.ones(2), samples.ones(2))
+        batch = rank.floats((samples.ones(2), samples.ones(2)))
         ways: Dict[str, Callable[[], Any]] = {
             "evaluate a training loader": lambda: program.evaluate(train),
             "predict a training loader": lambda: program.predict(train),
@@ -72,7 +67,7 @@ def use_wrongly(rank: Rank, *, what: str) -> Any:
             "train without an optimizer": lambda: frozen.step(batch),
             "step after close": lambda: program.step(batch),
             "leaves of different lengths": lambda: session.loader(
-                arrays(samples.ones(4), samples.ones(3))
+                rank.arrays(samples.ones(4), samples.ones(3))
             ),
         }
         if what == "step after close":
@@ -84,13 +79,13 @@ def return_nonsense(rank: Rank) -> Any:
     """Use an objective that returns a number instead of a ``Loss``."""
     with rank.session() as session:
         model = rank.subject.linear(samples.column(1.0))
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             objective=cast("Any", _nonsense),
             optimizer=optim.SGD(lr=1.0),
-            adapter=rank.subject.adapter,
         )
-        return outcome_of(lambda: program.step((samples.ones(1), samples.ones(1))))
+        return outcome_of(lambda: program.step(rank.floats((samples.ones(1), samples.ones(1)))))
 
 
 def _nonsense(model: Any, batch: Any) -> float:

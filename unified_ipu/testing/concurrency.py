@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from unified_ipu.adapter import optim
-from unified_ipu.data import arrays
 from unified_ipu.session import Program, Session
 from unified_ipu.testing import samples
 from unified_ipu.testing.oracle import gradient_of, outputs_of
@@ -30,11 +29,11 @@ def compile_kind(rank: Rank, session: Session, kind: str) -> Tuple[Model, Progra
     else:
         model = rank.subject.linear(np.full((3, 2), 0.5), np.zeros(2))
         optimizer = optim.SGD(lr=0.05, momentum=0.9)
-    program = session.compile(
-        model.native,
+    program = rank.compile(
+        session,
+        model,
         loss=rank.subject.mean_squared_error(),
         optimizer=optimizer,
-        adapter=rank.subject.adapter,
     )
     return model, program
 
@@ -56,7 +55,7 @@ def train_kinds(rank: Rank, *, kinds: Tuple[str, ...], close_after: int = -1) ->
     with rank.session(batch_plan(4, 2, data={"shuffle": True})) as session:
         compiled = {kind: compile_kind(rank, session, kind) for kind in kinds}
         losses: Dict[str, List[float]] = {kind: [] for kind in kinds}
-        loader = session.loader(arrays(x, y))
+        loader = session.loader(rank.arrays(x, y))
         for _ in range(2):
             for call in loader:
                 held = call.held()
@@ -77,7 +76,7 @@ def save_two(rank: Rank, *, folder: str) -> Dict[str, Any]:
 
         def step() -> Dict[str, Bits]:
             for _, program in compiled.values():
-                program.step((x[rows], y[rows]))
+                program.step(rank.floats((x[rows], y[rows])))
             return {kind: bits_of(*each) for kind, each in compiled.items()}
 
         programs: Dict[str, Any] = {kind: program for kind, (_, program) in compiled.items()}
@@ -96,17 +95,17 @@ def play(rank: Rank, *, rounds: int) -> List[Dict[str, Any]]:
     with rank.session(batch_plan(6, 2)) as session:
         model = rank.subject.mlp(weights, biases)
         programs = [
-            session.compile(
-                model.native,
+            rank.compile(
+                session,
+                model,
                 loss=rank.subject.product_loss(),
                 optimizer=optim.Adam(lr=0.05),
                 trainable=[model.names[f"weight.{layer}"], model.names[f"bias.{layer}"]],
-                adapter=rank.subject.adapter,
             )
             for layer in range(2)
         ]
-        lower = session.loader(arrays(x, samples.ones(6)))
-        raise_ = session.loader(arrays(x, -samples.ones(6)))
+        lower = session.loader(rank.arrays(x, samples.ones(6)))
+        raise_ = session.loader(rank.arrays(x, -samples.ones(6)))
         found = []
         for _ in range(rounds):
             for program, loader in zip(programs, (lower, raise_)):
@@ -168,7 +167,7 @@ class ConcurrencySuite(AdapterSuite):
         for found in ranks.run(play, size, rounds=5):
             assert len(found) == len(expected) == 10
             for got, wanted in zip(found, expected):
-                assert relative_error(got, wanted) < self.tolerance_float64
+                assert relative_error(got, wanted) < self.tolerance_of(ranks)
 
     def test_l3_1_two_programs_come_back_from_one_checkpoint(
         self, ranks: Ranks, tmp_path: Any

@@ -18,6 +18,9 @@ _EVEN = "shapes are static: all replicas have equally many rows of an update"
 _NEVER_SKIPS = "a device skips no update (L1.7), it raises after the call"
 _NAMES = "names= and other axes are built for host targets only"
 
+NO_FLOAT64 = "the device computes in float32, and the test asks for float64"
+"""Why a test with the parameter ``dtype="float64"`` does not hold on such a device."""
+
 EVERY_DEVICE: Mapping[str, str] = {
     "test_l1_3_token_losses_are_divided_by_all_tokens": _OBJECTIVES,
     "test_l1_11_a_penalty_weighs_the_same_however_the_update_is_split": _OBJECTIVES,

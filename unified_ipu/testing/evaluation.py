@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from unified_ipu.adapter import Capability, HostMetric, metrics, optim
-from unified_ipu.data import arrays
 from unified_ipu.plan import runs_whole_calls
 from unified_ipu.testing import samples
+from unified_ipu.testing.float_types import near
 from unified_ipu.testing.on_devices import without_padding
 from unified_ipu.testing.oracle import cross_entropy, outputs_of
 from unified_ipu.testing.ranks import Rank, Ranks
@@ -43,10 +43,8 @@ def evaluate(
     plan = batch_plan(micro * rank.world.world_size, micro, **(PADDED if pad else {}))
     with rank.session(plan) as session:
         built = model.on(rank.subject)
-        program = session.compile(
-            built.native, loss=loss.on(rank.subject), adapter=rank.subject.adapter
-        )
-        loader = session.loader(arrays(*data), train=False)
+        program = rank.compile(session, built, loss=loss.on(rank.subject))
+        loader = session.loader(rank.arrays(*data), train=False)
         measured = {"accuracy": metrics.accuracy} if data[1].dtype.kind == "i" else {"total": TOTAL}
         return {
             "results": program.evaluate(loader, measured),
@@ -62,14 +60,14 @@ def train_around(rank: Rank, *, evaluates: bool) -> List[Any]:
     weights, biases = samples.mlp_values()
     with rank.session(batch_plan(6, 2, data={"shuffle": True})) as session:
         model = rank.subject.mlp(weights, biases)
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             loss=rank.subject.mean_squared_error(),
             optimizer=optim.Adam(lr=0.05),
-            adapter=rank.subject.adapter,
         )
-        train = session.loader(arrays(x, y))
-        held = session.loader(arrays(x[:5], y[:5]), train=False)
+        train = session.loader(rank.arrays(x, y))
+        held = session.loader(rank.arrays(x[:5], y[:5]), train=False)
         found: List[Any] = []
         for epoch in range(2):
             for call in train:
@@ -89,15 +87,15 @@ def measure_with_buffers(rank: Rank) -> Dict[str, Any]:
     shifted = samples.column(0.0, 1.0, 2.0, 3.0) * (1.0 + rank.world.rank)
     with rank.session(batch_plan(4 * rank.world.world_size, 4)) as session:
         model = rank.subject.normalised()
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             loss=rank.subject.product_loss(),
             optimizer=optim.SGD(lr=0.1),
-            adapter=rank.subject.adapter,
         )
-        program.step((shifted, samples.ones(4)))
+        program.step(rank.floats((shifted, samples.ones(4))))
         before = model.canonical(program.weights())
-        data = arrays(samples.ones(5), samples.ones(5))
+        data = rank.arrays(samples.ones(5), samples.ones(5))
         held = session.loader(data, train=False, micro_batch_size=1)
         loss = program.evaluate(held)["loss"]
         outputs = program.predict(held, gather="all")[:, 0].tolist()
@@ -107,12 +105,12 @@ def measure_with_buffers(rank: Rank) -> Dict[str, Any]:
 
 def measure_all_rows(rank: Rank, *, pad: bool) -> Dict[str, float]:
     """Evaluate metrics that need every row at once."""
-    data = arrays(samples.column(*range(1, 8)), samples.ones(7))
+    data = rank.arrays(samples.column(*range(1, 8)), samples.ones(7))
     plan = batch_plan(2 * rank.world.world_size, 2, **(PADDED if pad else {}))
     with rank.session(plan) as session:
         model = rank.subject.linear(samples.column(1.0))
         loss = rank.subject.mean_squared_error()
-        program = session.compile(model.native, loss=loss, adapter=rank.subject.adapter)
+        program = rank.compile(session, model, loss=loss)
         measured: Dict[str, Any] = {
             "moment": metrics.gathered(_moment),
             "rows": metrics.gathered(_rows),
@@ -130,17 +128,17 @@ def _rows(outputs: Any, targets: Any) -> float:
 
 def epoch_loss(rank: Rank) -> Dict[str, Any]:
     """Fit one epoch of two updates at rate 0, and evaluate the same samples."""
-    data = arrays(samples.column(9.0, 11.0, 9.0), samples.ones(3))
+    data = rank.arrays(samples.column(9.0, 11.0, 9.0), samples.ones(3))
     # One number a micro-batch is this loss, so a device cannot be given a part of one.
     is_whole = rank.world.world_size == 1 and not runs_whole_calls(rank.target)
     with rank.session(batch_plan(2, 2 if is_whole else 1)) as session:
         model = rank.subject.linear(samples.column(1.0))
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             loss=rank.subject.product_loss(),
             optimizer=optim.SGD(lr=1.0),
             schedule=nothing,
-            adapter=rank.subject.adapter,
         )
         held = session.loader(data, train=False, micro_batch_size=2)
         summary = program.fit(session.loader(data), validation=held)
@@ -153,9 +151,9 @@ def nothing(update: int) -> float:
     return 0.0
 
 
-def identity(size: int, dtype: str = "float64") -> Make:
+def identity(size: int, **dtype: str) -> Make:
     """A linear model whose outputs are its inputs."""
-    return make("linear", weight=np.eye(size), dtype=dtype)
+    return make("linear", weight=np.eye(size), **dtype)
 
 
 class EvaluationSuite(AdapterSuite):
@@ -179,8 +177,8 @@ class EvaluationSuite(AdapterSuite):
             micro=3,
             pad=pad,
         ):
-            assert result["results"]["accuracy"] == pytest.approx(0.2, rel=1e-14)
-            assert result["results"]["loss"] == pytest.approx(loss / 10, rel=1e-13)
+            assert result["results"]["accuracy"] == near(ranks, 0.2, rel=1e-14)
+            assert result["results"]["loss"] == near(ranks, loss / 10, rel=1e-13)
             assert len(result["outputs"]) == 10
             assert result["certificate"].startswith("10 of 10 samples, each once")
 
@@ -203,8 +201,8 @@ class EvaluationSuite(AdapterSuite):
                 data=(x, classes),
                 micro=micro,
             ):
-                assert result["results"]["loss"] == pytest.approx(total / weight, rel=1e-12)
-                assert result["outputs"] == pytest.approx(outputs, rel=1e-12)
+                assert result["results"]["loss"] == near(ranks, total / weight, rel=1e-12)
+                assert result["outputs"] == near(ranks, outputs, rel=1e-12)
 
     @holds("L6.6")
     @pytest.mark.case("O-S4")
@@ -251,7 +249,7 @@ class EvaluationSuite(AdapterSuite):
         results = ranks.run(
             evaluate,
             3,
-            model=identity(2, dtype),
+            model=identity(2, dtype=dtype),
             loss=make("mean_squared_error"),
             data=(np.array([[2.0, 4.0]], dtype), np.zeros((1, 2), dtype)),
             micro=2,
@@ -267,8 +265,8 @@ class EvaluationSuite(AdapterSuite):
         self, ranks: Ranks, size: int
     ) -> None:
         for result in ranks.run(epoch_loss, size):
-            assert result["trained"] == pytest.approx(29 / 3, rel=1e-13)
-            assert result["evaluated"] == pytest.approx(29 / 3, rel=1e-13)
+            assert result["trained"] == near(ranks, 29 / 3, rel=1e-13)
+            assert result["evaluated"] == near(ranks, 29 / 3, rel=1e-13)
 
     @pytest.mark.parametrize("pad", [False, True])
     @pytest.mark.parametrize("size", [1, 3])
@@ -288,7 +286,7 @@ class EvaluationSuite(AdapterSuite):
         for result in results:
             assert relative_error(result["after"], result["before"]) == 0.0
             assert result["outputs"] == [result["outputs"][0]] * 5
-            assert result["loss"] == pytest.approx(result["outputs"][0], rel=1e-13)
+            assert result["loss"] == near(ranks, result["outputs"][0], rel=1e-13)
             assert result["outputs"] == results[0]["outputs"]
         if size > 1:
             means = [float(result["before"]["mean"][0]) for result in results]

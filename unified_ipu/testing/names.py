@@ -22,17 +22,17 @@ def train_renamed(rank: Rank) -> Dict[str, Any]:
     x, y = samples.regression(12)
     with rank.session(batch_plan(4, 1)) as session:
         model = make("mlp", weights=weights, biases=biases).on(rank.subject)
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             loss=rank.subject.mean_squared_error(),
             optimizer=optim.SGD(lr=0.1, momentum=0.5),
             names={
                 own: ["kit/" + name, "IO->OI"] if "weight" in name else "kit/" + name
                 for name, own in model.names.items()
             },
-            adapter=rank.subject.adapter,
         )
-        for call in session.loader((x, y)):
+        for call in session.loader(rank.arrays(x, y)):
             program.step(call)
         found = program.weights()
         program.load_weights(found)
@@ -55,16 +55,18 @@ def train_turned(rank: Rank) -> Dict[str, Any]:
     with rank.session(batch_plan(4, 1)) as session:
         model = rank.subject.linear(kernel.T if is_odd else kernel)
         own = model.names["weight"]
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             loss=rank.subject.product_loss(),
             optimizer=optim.SGD(lr=0.5, momentum=0.5),
             names={own: ["turned", "AB->BA"] if is_odd else "turned"},
-            adapter=rank.subject.adapter,
         )
         seen: List[Any] = []
         for _ in range(2):
-            program.step([(ROWS[[k]], TARGETS[[k]]) for k in range(rows.start, rows.stop)])
+            program.step(
+                rank.floats([(ROWS[[k]], TARGETS[[k]]) for k in range(rows.start, rows.stop)])
+            )
             (found,) = program.weights().values()
             seen.append(found.T if "weight" in model.transposed else found)
         names = list(program.weights())

@@ -9,6 +9,7 @@ import pytest
 
 from unified_ipu.adapter import Capability, optim
 from unified_ipu.testing import samples
+from unified_ipu.testing.float_types import near
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make, train
 from unified_ipu.testing.subject import Model, Subject
@@ -126,15 +127,15 @@ def update_from_state(
         model = rank.subject.linear(
             samples.column(*weights["weight"]), None if bias is None else np.array(bias)
         )
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             loss=rank.subject.product_loss(),
             optimizer=settings,
-            adapter=rank.subject.adapter,
         )
         for name, values in slots.items():
-            program.executor.write(in_native_layout(model, name, values))
-        program.step((x, np.array([[sign]])))
+            program.executor.write(rank.floats(in_native_layout(model, name, values)))
+        program.step(rank.floats((x, np.array([[sign]]))))
         return {n: v.reshape(-1).tolist() for n, v in model.canonical(program.weights()).items()}
 
 
@@ -146,7 +147,7 @@ def slots_after_one_update(rank: Rank, *, settings: Any) -> Dict[str, Any]:
     with rank.session(rows=1) as session:
         model = run.model.on(rank.subject)
         program = compiled(rank, session, model, run)
-        program.step((np.array([[2.0, 3.0]]), samples.ones(1)))
+        program.step(rank.floats((np.array([[2.0, 3.0]]), samples.ones(1))))
         prefix = f"{model.names['weight']}/"
         names = [spec.name for spec in program.executor.tensors() if spec.role == "slot"]
         assert all(name.startswith(prefix) for name in names), names
@@ -175,7 +176,7 @@ class OptimizerSuite(AdapterSuite):
         )
         trained = ranks.run(train, 1, run=run)[0]
         found = [float(weights["weight"][0, 0]) for weights in trained.trace]
-        assert found == pytest.approx(expected, rel=1e-12)
+        assert found == near(ranks, expected, rel=1e-12)
 
     @pytest.mark.parametrize("case", sorted(PUBLISHED))
     def test_l5_2_published_cases_from_a_given_state(self, ranks: Ranks, case: str) -> None:
@@ -191,7 +192,7 @@ class OptimizerSuite(AdapterSuite):
         )
         assert set(found) == set(expected)
         for name, values in expected.items():
-            assert found[name] == pytest.approx(values, rel=1e-12)
+            assert found[name] == near(ranks, values, rel=1e-12)
 
     @pytest.mark.parametrize("which", sorted(OPTIONS))
     def test_l5_3_fifty_updates_with_each_option_equal_the_oracle(
@@ -200,7 +201,7 @@ class OptimizerSuite(AdapterSuite):
         settings = OPTIONS[which]
         expected = mlp_oracle(settings).parameters
         trained = ranks.run(train, run=mlp_run(settings, 7))[0]
-        assert relative_error(trained.weights, expected) < self.tolerance_float64
+        assert relative_error(trained.weights, expected) < self.tolerance_of(ranks)
 
     def test_l3_1_slots_have_the_names_and_values_of_pytorch(self, ranks: Ranks) -> None:
         def slots_of(settings: Any) -> Dict[str, List[float]]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from unified_ipu.testing.clause_table import ClauseTable
-from unified_ipu.testing.device_limits import limit_of
+from unified_ipu.testing.device_limits import NO_FLOAT64, limit_of
+from unified_ipu.testing.float_types import float_type_of
 from unified_ipu.testing.on_devices import is_device
 from unified_ipu.testing.suite import AdapterSuite, support_of
 
@@ -62,5 +63,8 @@ def held_on_devices(request: pytest.FixtureRequest) -> None:
     if not is_device(ranks):
         return
     limit = limit_of(request.getfixturevalue("subject"), request.node.originalname)
+    wanted = getattr(request.node, "callspec", None)
+    if limit is None and wanted is not None and wanted.params.get("dtype") == "float64":
+        limit = None if float_type_of(ranks) == "float64" else NO_FLOAT64
     if limit is not None:
         pytest.skip(f"not held on {ranks.target}: {limit}")

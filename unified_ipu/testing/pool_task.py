@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from unified_ipu.testing.ranks import Rank, Scenario
+from unified_ipu.testing.ranks import Scenario, rank_of
 from unified_ipu.testing.subject import Subject
 from unified_ipu.world import World
 
@@ -13,5 +13,4 @@ def call_scenario(
     world: World, *, subject: Subject, target: str, scenario: Scenario, arguments: Dict[str, Any]
 ) -> Any:
     """Return ``scenario(rank, **arguments)``."""
-    rank = Rank(subject, world, target=target)
-    return scenario(rank, **arguments)
+    return scenario(rank_of(subject, world, target=target), **arguments)

@@ -84,7 +84,7 @@ def compile_on(rank: Rank, *, target: str) -> Any:
         with rank.session({"target": target}) as session:
             model = rank.subject.linear(samples.column(1.0))
             loss = rank.subject.mean_squared_error()
-            program = session.compile(model.native, loss=loss, adapter=rank.subject.adapter)
+            program = rank.compile(session, model, loss=loss)
             return program.target
 
     return {"usable": usable, "outcome": outcome_of(body)}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from unified_ipu.adapter import Capability, optim
-from unified_ipu.data import arrays
 from unified_ipu.testing import samples
+from unified_ipu.testing.float_types import near
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import batch_plan
 from unified_ipu.testing.suite import AdapterSuite, holds, requires
@@ -33,17 +33,17 @@ def masks_of(
     with rank.session(plan) as session:
         models = [rank.subject.dropout_probe(SIZE, 0.5) for _ in range(programs)]
         compiled = [
-            session.compile(
-                one.native,
+            rank.compile(
+                session,
+                one,
                 loss=rank.subject.product_loss(),
                 optimizer=optim.SGD(lr=1.0),
-                adapter=rank.subject.adapter,
             )
             for one in models
         ]
         model, program = models[-1], compiled[-1]
-        loader = session.loader(arrays(x, samples.ones(rows)))
-        held = session.loader(arrays(x, samples.ones(rows)), train=False)
+        loader = session.loader(rank.arrays(x, samples.ones(rows)))
+        held = session.loader(rank.arrays(x, samples.ones(rows)), train=False)
         masks: Masks = []
         before = np.zeros(SIZE)
         is_kept = True
@@ -109,4 +109,4 @@ class RandomNumbersSuite(AdapterSuite):
             assert result["masks"] == plain
             assert result["is_kept"], "the global generators moved"
             expected = result["x"] @ result["weight"]
-            assert result["outputs"][:, 0] == pytest.approx(expected, rel=1e-13)
+            assert result["outputs"][:, 0] == near(ranks, expected, rel=1e-13)

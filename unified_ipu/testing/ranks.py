@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, List, Mapping, Optional, Protocol
+from typing import Any, Callable, List, Mapping, Optional, Protocol, cast
 
 from unified_ipu.comms import Communicator
+from unified_ipu.data import arrays
 from unified_ipu.plan import Plan, runs_whole_calls
-from unified_ipu.session import Session
+from unified_ipu.session import Program, Session
+from unified_ipu.testing.float_types import InFloatType, float_type, in_float_type
 from unified_ipu.testing.on_devices import on_device
 from unified_ipu.testing.pool import WarmPool
-from unified_ipu.testing.subject import Subject
+from unified_ipu.testing.subject import Model, Subject
 from unified_ipu.testing.threads import run_ranks
 from unified_ipu.world import World
 
@@ -35,6 +37,33 @@ class Rank:
     communicator: Optional[Communicator] = None
     target: str = "auto"
 
+    @property
+    def dtype(self) -> str:
+        """Float type that models compute in where a scenario asks for none."""
+        return float_type(self.subject, self.target)
+
+    def floats(self, tree: Any) -> Any:
+        """A tree whose float64 arrays are of the type that models compute in."""
+        return in_float_type(tree, self.dtype)
+
+    def arrays(self, *data: Any) -> Any:
+        """``ui.data.arrays`` of arrays in that type."""
+        return arrays(*self.floats(data))
+
+    def compile(self, session: Session, model: Model, **options: Any) -> Program:
+        """``session.compile`` with the subject's adapter, on devices as the subject says.
+
+        Args:
+            session: Of this rank.
+            model: Of the subject.
+            options: Of ``session.compile``.
+        """
+        native, options = model.native, {"adapter": self.subject.adapter, **options}
+        on_device = getattr(self.subject, "on_device", None)
+        if on_device is not None and runs_whole_calls(self.target):
+            native, options = on_device(native, options)
+        return session.compile(native, **options)
+
     def session(
         self, plan: Optional[Mapping[str, Any]] = None, *, rows: Optional[int] = None
     ) -> Session:
@@ -51,6 +80,23 @@ class Rank:
             {"comms.timeout_seconds": TIMEOUT_SECONDS}
         )
         return Session(settings, world=self.world, communicator=self.communicator, argv=[])
+
+
+def rank_of(
+    subject: Subject, world: World, communicator: Optional[Communicator] = None, *, target: str
+) -> Rank:
+    """A rank whose subject makes models in the float type of the target.
+
+    Args:
+        subject: Of the adapter under test.
+        world: Of the rank.
+        communicator: As of ``Rank``.
+        target: Of its plans.
+    """
+    dtype = float_type(subject, target)
+    if dtype != "float64":
+        subject = cast("Subject", InFloatType(subject, dtype))
+    return Rank(subject, world, communicator, target)
 
 
 class Ranks(Protocol):
@@ -72,12 +118,13 @@ class ThreadRanks:
     def __init__(self, subject: Subject, target: str = "auto") -> None:
         self._subject = subject
         self.target = target
+        self.dtype = float_type(subject, target)
 
     def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
         """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""
 
         def run_rank(world: World, communicator: Communicator) -> Any:
-            rank = Rank(self._subject, world, communicator, self.target)
+            rank = rank_of(self._subject, world, communicator, target=self.target)
             return scenario(rank, **kwargs)
 
         return run_ranks(size, run_rank, timeout_seconds=TIMEOUT_SECONDS)
@@ -96,6 +143,7 @@ class PoolRanks:
         self._subject = subject
         self._pool = pool
         self.target = target
+        self.dtype = float_type(subject, target)
 
     def run(self, scenario: Scenario, size: int = 1, **kwargs: Any) -> List[Any]:
         """Call ``scenario(rank, **kwargs)`` on ``size`` ranks at once; the results by rank."""

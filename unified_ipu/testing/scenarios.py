@@ -8,7 +8,6 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from unified_ipu.adapter import Call, MicroBatch, Record, Update
-from unified_ipu.data import arrays
 from unified_ipu.session import Program, Session
 from unified_ipu.testing.ranks import Rank, outcome_of
 from unified_ipu.testing.subject import Model, Subject
@@ -122,10 +121,10 @@ def train(
         program = compiled(rank, session, model, run, options)
         log = _Log(program, model)
         if run.steps is not None:
-            for step in run.steps[rank.world.rank]:
+            for step in rank.floats(list(run.steps[rank.world.rank])):
                 log.step(rank.subject.tensors(step) if run.as_tensors else step)
         if run.data is not None:
-            loader = session.loader(arrays(*run.data))
+            loader = session.loader(rank.arrays(*run.data))
             for _ in range(run.epochs):
                 for call in loader:
                     log.step(log.watched(call))
@@ -163,8 +162,7 @@ def compiled(
         given["objective"] = run.objective.on(subject)
     if run.optimizer is not None:
         given["optimizer"] = run.optimizer
-    given.setdefault("adapter", subject.adapter)
-    return session.compile(model.native, **given)
+    return rank.compile(session, model, **given)
 
 
 class _Log:

@@ -99,7 +99,7 @@ class ScheduleSuite(AdapterSuite):
         expected = mlp_oracle(optimizer, factor=saw).parameters
         run = mlp_run(optimizer, 3, options={"schedule": saw})
         for trained in ranks.run(train, 2, run=run):
-            assert relative_error(trained.weights, expected) < self.tolerance_float64
+            assert relative_error(trained.weights, expected) < self.tolerance_of(ranks)
 
     def test_l1_6_a_rate_of_0_is_an_update_that_happened(self, ranks: Ranks) -> None:
         for trained in ranks.run(train, 2, run=ones_run(4, batch_plan(2, 1), schedule=nothing)):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from unified_ipu.adapter import Capability, optim
-from unified_ipu.data import arrays
 from unified_ipu.session import Program
 from unified_ipu.testing import samples
 from unified_ipu.testing.on_devices import certified
@@ -21,15 +20,15 @@ ADAM = optim.Adam(lr=0.01, weight_decay=0.01)
 ADAMW = optim.AdamW(lr=0.01)
 
 
-def mlp_run(optimizer: Any, *, dtype: str = "float64", **plan: Any) -> Training:
+def mlp_run(optimizer: Any, *, dtype: Optional[str] = None, **plan: Any) -> Training:
     """Three epochs of four updates, the last one short, in a keyed order."""
     weights, biases = samples.mlp_values()
     x, y = samples.regression(14)
     return Training(
-        make("mlp", weights=weights, biases=biases, dtype=dtype),
+        make("mlp", weights=weights, biases=biases, **({} if dtype is None else {"dtype": dtype})),
         optimizer,
         loss=make("mean_squared_error"),
-        data=(x.astype(dtype), y.astype(dtype)),
+        data=(x, y) if dtype is None else (x.astype(dtype), y.astype(dtype)),
         epochs=3,
         plan=batch_plan(4, 2, data={"shuffle": True}, **plan),
     )
@@ -55,7 +54,7 @@ def fit_part(
             options["schedule"] = rank.subject.native_schedule(options["optimizer"], 0.5)
         program = compiled(rank, session, model, run, options)
         summary = program.fit(
-            session.loader(arrays(*(run.data or ()))),
+            session.loader(rank.arrays(*(run.data or ()))),
             epochs=run.epochs,
             checkpoint=folder,
             resume="auto" if folder else None,
@@ -83,7 +82,7 @@ def state_of(program: Program) -> Dict[str, Any]:
 def save_and_return(rank: Rank, *, run: Training, folder: str, updates: int) -> List[Any]:
     """States before saving, after more updates, and after restoring."""
     rows = slice(2 * rank.world.rank, 2 * rank.world.rank + 2)
-    batch = tuple(array[rows] for array in run.data or ())
+    batch = rank.floats(tuple(array[rows] for array in run.data or ()))
     with rank.session(run.plan) as session:
         program = compiled(rank, session, run.model.on(rank.subject), run)
         for _ in range(updates):
@@ -100,7 +99,7 @@ def save_and_return(rank: Rank, *, run: Training, folder: str, updates: int) -> 
 
 def restore_into(rank: Rank, *, run: Training, other: Training, folder: str) -> Any:
     """Save one run, restore it into another; the error, and whether anything changed."""
-    batch = (run.data or ())[0][:2], (run.data or ())[1][:2]
+    batch = rank.floats(tuple(array[:2] for array in run.data or ()))
     with rank.session(run.plan) as session:
         program = compiled(rank, session, run.model.on(rank.subject), run)
         program.step(batch)
@@ -117,7 +116,7 @@ def restore_tied(rank: Rank, *, folder: str) -> Dict[str, Any]:
     run = Training(
         make("tied", weight=1.0), optim.SGD(lr=0.1, momentum=0.9), make("mean_squared_error")
     )
-    batch = (samples.column(2.0), samples.column(1.0))
+    batch = rank.floats((samples.column(2.0), samples.column(1.0)))
     weights = []
     for is_restored in (False, True):
         with rank.session() as session:
@@ -168,7 +167,7 @@ class StateLawSuite(AdapterSuite):
         for part in parts:
             assert part["counters"] == (12, 12)
             assert part["certificates"] == [certified(ranks, 14, 4)] * 2
-            assert relative_error(part["weights"], whole["weights"]) < self.tolerance_float64
+            assert relative_error(part["weights"], whole["weights"]) < self.tolerance_of(ranks)
 
     @holds("L3.7")
     @pytest.mark.parametrize(

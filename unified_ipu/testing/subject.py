@@ -47,11 +47,16 @@ class Subject(Protocol):
     or float64 by ``dtype``, and computes in that type; one of float32 that is built inside
     ``session.scope()`` and compiled with ``precision.compute`` in half precision, in that.
 
-    Optional class attributes: ``device_limits``, tests (shell patterns) that its device does not
-    hold, each with the reason, beside those of ``EVERY_DEVICE``: without it the kit refuses device
-    targets, ``{}`` says that there are none; ``preload``, modules that warm ranks import first;
-    ``threads``, True if ranks may be threads of one process; ``tolerance_native``, see
-    ``OptimizerSuite``.
+    Optional class attributes: ``device_dtype``, the float type that its device computes in, float64
+    without it; ``device_limits``, tests (shell patterns) that its device does not hold, each with
+    the reason, beside those of ``EVERY_DEVICE``: without it the kit refuses device targets, ``{}``
+    says that there are none; ``preload``, modules that warm ranks import first; ``threads``, True
+    if ranks may be threads of one process; ``tolerance_native``, see ``OptimizerSuite``.
+
+    Where ``device_dtype`` is not float64, models and ``cross_entropy`` are asked for in that type
+    on devices, by an argument ``dtype`` that all these methods then must take. Optional is also a
+    method ``on_device(native, options)``: it returns the model and the options of ``compile`` as
+    users of the device must write them.
     """
 
     adapter: str

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from unified_ipu.adapter import Capability, Support, load_adapter
+from unified_ipu.testing.float_types import float_type_of
 from unified_ipu.testing.ranks import Raised, Ranks, Scenario
 from unified_ipu.testing.subject import Subject
 
@@ -24,6 +25,12 @@ class AdapterSuite:
     """Of the change of a tensor in one update in float32."""
     tolerance_float32: float = 1e-4
     """Of all weights after at most 50 updates in float32."""
+
+    def tolerance_of(self, ranks: Ranks) -> float:
+        """Of all weights after at most 50 updates in the type that ranks compute in."""
+        if float_type_of(ranks) == "float64":
+            return self.tolerance_float64
+        return self.tolerance_float32
 
     @pytest.fixture
     def subject(self) -> Subject:

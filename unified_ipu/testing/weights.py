@@ -12,6 +12,7 @@ import pytest
 from unified_ipu.adapter import Capability, losses, optim
 from unified_ipu.data import arrays
 from unified_ipu.testing import samples
+from unified_ipu.testing.float_types import float_type_of, in_float_type, near
 from unified_ipu.testing.names import KERNEL, ROWS, TARGETS, train_renamed, train_turned
 from unified_ipu.testing.oracle import Oracle, squared_error
 from unified_ipu.testing.ranks import Raised, Rank, Ranks, outcome_of
@@ -27,11 +28,11 @@ from unified_ipu.testing.scenarios import (
 from unified_ipu.testing.suite import AdapterSuite, all_raise, relative_error, requires
 
 
-def mlp(scale: float = 1.0, dtype: str = "float64") -> Any:
+def mlp(scale: float = 1.0, **dtype: str) -> Any:
     """The small MLP with its weights times ``scale``."""
     weights, biases = samples.mlp_values()
     return make(
-        "mlp", weights=[scale * w for w in weights], biases=[scale * b for b in biases], dtype=dtype
+        "mlp", weights=[scale * w for w in weights], biases=[scale * b for b in biases], **dtype
     )
 
 
@@ -57,13 +58,13 @@ def exchange(rank: Rank) -> Dict[str, Any]:
     with rank.session() as session:
         model = mlp().on(rank.subject)
         program = compiled(rank, session, model, run_of(mlp()))
-        given = model.to_native(values)
+        given = rank.floats(model.to_native(values))
         program.load_weights(given)
         returned = program.weights()
         for array in [*given.values(), *returned.values()]:
             array[...] = np.nan
         return {
-            "expected": values,
+            "expected": rank.floats(values),
             "program": model.canonical(program.weights()),
             "own": model.canonical(rank.subject.read(model)),
         }
@@ -74,7 +75,7 @@ def load_part(rank: Rank) -> Dict[str, Any]:
     with rank.session() as session:
         model = mlp().on(rank.subject)
         program = compiled(rank, session, model, run_of(mlp()))
-        program.load_weights({model.names["bias.1"]: np.zeros(2)})
+        program.load_weights(rank.floats({model.names["bias.1"]: np.zeros(2)}))
         loaded: Dict[str, Any] = model.canonical(program.weights())
         return loaded
 
@@ -85,7 +86,7 @@ def load_wrong(rank: Rank, *, name: str, shape: Any) -> Any:
         model = mlp().on(rank.subject)
         program = compiled(rank, session, model, run_of(mlp()))
         native = model.names.get(name, name)
-        return outcome_of(lambda: program.load_weights({native: np.zeros(shape)}))
+        return outcome_of(lambda: program.load_weights(rank.floats({native: np.zeros(shape)})))
 
 
 def fit(rank: Rank, *, dtype: str) -> Dict[str, Any]:
@@ -110,11 +111,11 @@ def fit_normalised(rank: Rank, *, values: Sequence[float]) -> Tuple[Any, Any]:
     plan = batch_plan(len(values), len(values) // rank.world.world_size)
     with rank.session(plan) as session:
         model = rank.subject.normalised()
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             loss=rank.subject.product_loss(),
             optimizer=optim.SGD(lr=0.1),
-            adapter=rank.subject.adapter,
         )
 
         def statistics() -> Tuple[float, float]:
@@ -122,7 +123,7 @@ def fit_normalised(rank: Rank, *, values: Sequence[float]) -> Tuple[Any, Any]:
             return float(found["mean"].reshape(())), float(found["variance"].reshape(()))
 
         before = statistics()
-        program.fit(session.loader(arrays(x, np.ones_like(x))), epochs=1)
+        program.fit(session.loader(rank.arrays(x, np.ones_like(x))), epochs=1)
         return before, statistics()
 
 
@@ -133,7 +134,7 @@ def fit_repeatably(rank: Rank) -> Any:
     def fit_it() -> Dict[str, bytes]:
         with rank.session(batch_plan(8, 3, deterministic=True)) as session:
             program = compiled(rank, session, mlp().on(rank.subject), run_of(mlp()))
-            program.fit(session.loader(arrays(x, y)), epochs=2)
+            program.fit(session.loader(rank.arrays(x, y)), epochs=2)
             return {name: value.tobytes() for name, value in program.weights().items()}
 
     return outcome_of(fit_it)
@@ -144,13 +145,13 @@ def fit_batch_statistics(rank: Rank) -> Any:
     x = samples.column(0.0, 2.0, 9.0, 11.0, 1.0, 2.0, 5.0, 3.0, 8.0, 1.0, 4.0, 6.0)
     with rank.session(batch_plan(4, 2)) as session:
         model = rank.subject.normalised()
-        program = session.compile(
-            model.native,
+        program = rank.compile(
+            session,
+            model,
             loss=rank.subject.mean_squared_error(),
             optimizer=optim.SGD(lr=0.1),
-            adapter=rank.subject.adapter,
         )
-        losses = [program.step(call).loss for call in session.loader(arrays(x, x))]
+        losses = [program.step(call).loss for call in session.loader(rank.arrays(x, x))]
         return losses, float(model.canonical(program.weights())["weight"].reshape(()))
 
 
@@ -189,7 +190,7 @@ class WeightsSuite(AdapterSuite):
 
     @pytest.mark.case("O-M5")
     def test_every_rank_starts_with_the_weights_of_the_first(self, ranks: Ranks) -> None:
-        expected = samples.canonical_mlp()
+        expected = in_float_type(samples.canonical_mlp(), float_type_of(ranks))
         for result in ranks.run(start_apart, 3):
             for got in (result["program"], result["own"]):
                 assert set(got) == set(expected)
@@ -203,7 +204,8 @@ class WeightsSuite(AdapterSuite):
                 assert np.array_equal(result["own"][name], value), name
 
     def test_a_part_of_the_weights_can_be_loaded(self, ranks: Ranks) -> None:
-        expected = {**samples.canonical_mlp(), "bias.1": np.zeros(2)}
+        start = in_float_type(samples.canonical_mlp(), float_type_of(ranks))
+        expected = {**start, "bias.1": np.zeros(2)}
         got = ranks.run(load_part)[0]
         assert all(np.array_equal(got[name], value) for name, value in expected.items())
 
@@ -246,7 +248,7 @@ class WeightsSuite(AdapterSuite):
     def test_only_what_is_named_is_trained(self, ranks: Ranks) -> None:
         x, y = samples.regression(8)
         bias = ranks.run(names_of, model=mlp())[0]["bias.1"]
-        start = samples.canonical_mlp()
+        start = in_float_type(samples.canonical_mlp(), float_type_of(ranks))
         for trainable in ([bias], _Named(bias)):
             run = run_of(
                 mlp(), data=(x, y), plan=batch_plan(4, 2), options={"trainable": trainable}
@@ -297,8 +299,8 @@ class WeightsSuite(AdapterSuite):
         # 0 and 2, 9 and 11 as targets give ((-1 - 0)^2 + (1 - 2)^2 + 10^2 + 10^2) / 4.
         assert losses[0] == pytest.approx(50.5, rel=1e-2)
         for theirs, their_weight in ranks.run(fit_batch_statistics, 2):
-            assert theirs == pytest.approx(losses, rel=1e-12)
-            assert their_weight == pytest.approx(weight, rel=1e-12)
+            assert theirs == near(ranks, losses, rel=1e-12)
+            assert their_weight == near(ranks, weight, rel=1e-12)
 
     @requires(Capability.BUFFERS)
     def test_l1_12_compile_says_which_layers_see_the_micro_batch(self, ranks: Ranks) -> None:
@@ -315,15 +317,15 @@ class WeightsSuite(AdapterSuite):
         ((_, after_second),) = ranks.run(fit_normalised, 1, values=second)
         momentum = (after_first[0] - start[0]) / (1.0 - start[0])
         assert 0.0 < momentum <= 1.0
-        assert after_second[0] - start[0] == pytest.approx(momentum * (6.0 - start[0]), rel=1e-12)
+        assert after_second[0] - start[0] == near(ranks, momentum * (6.0 - start[0]), rel=1e-12)
         implied = [
             start[1] + (after[1] - start[1]) / momentum for after in (after_first, after_second)
         ]
-        rules = [pytest.approx([1.0, 4.0], rel=1e-9), pytest.approx([2.0, 8.0], rel=1e-9)]
+        rules = [near(ranks, [1.0, 4.0], rel=1e-9), near(ranks, [2.0, 8.0], rel=1e-9)]
         assert implied in rules, "neither the biased nor the unbiased variance"
         shared = np.mean([after_first, after_second], axis=0)
         for _, after in ranks.run(fit_normalised, 2, values=[*first, *second]):
-            assert after == pytest.approx(tuple(shared), rel=1e-12)
+            assert after == near(ranks, tuple(shared), rel=1e-12)
 
 
 class _Named:

@@ -9,6 +9,7 @@ from typing import Any, List, Sequence, Tuple
 
 from unified_ipu.errors import ConfigError
 from unified_ipu.launch import (
+    BINDINGS,
     OTHER_LAUNCHERS,
     launch_script,
     launcher_command,
@@ -16,7 +17,7 @@ from unified_ipu.launch import (
 )
 from unified_ipu.plan import merge_plan
 
-VALUED = ("--plan", "--set", "--launcher")  # options of ours that take the next word
+VALUED = ("--plan", "--set", "--launcher", "--bind")  # options of ours that take the next word
 
 
 def add_parser(subparsers: Any) -> None:
@@ -40,6 +41,12 @@ def add_parser(subparsers: Any) -> None:
         default=[],
         metavar="PATH=VALUE",
         help="change one setting, such as mesh.data=8; may be repeated",
+    )
+    parser.add_argument(
+        "--bind",
+        choices=BINDINGS,
+        help="cores that a rank may run on: all (none), its own (core), those of a memory node "
+        "(numa); auto: numa where there are several nodes and no rank loses a thread by it",
     )
     parser.add_argument(
         "--launcher",
@@ -90,18 +97,24 @@ def run(args: argparse.Namespace) -> int:
         Exit status of the run.
 
     Raises:
-        ConfigError: If ``--launcher`` and ``--dry-run`` are not given together, or ``--emulate``
-            with any other option.
+        ConfigError: If ``--launcher`` and ``--dry-run`` are not given together, ``--emulate`` with
+            any other option, or ``--bind`` with ``--launcher``.
         PlanError: If the plan does not say what the launcher has to be told.
     """
     if args.emulate:
-        if args.plan is not None or args.settings or args.launcher is not None or args.dry_run:
+        others = (args.plan, args.launcher, args.bind)
+        if args.settings or args.dry_run or any(value is not None for value in others):
             raise ConfigError(
                 "--emulate runs a script that knows nothing of plans; leave --plan, --set, "
-                "--launcher and --dry-run out"
+                "--bind, --launcher and --dry-run out"
             )
         return run_emulated(args.script, args.script_args)
     if args.launcher is not None:
+        if args.bind is not None:
+            raise ConfigError(
+                f"--bind {args.bind}: ranks of {args.launcher} are bound by its own options; leave "
+                "--bind out"
+            )
         command = shlex.join(_command(args))
         if not args.dry_run:
             raise ConfigError(
@@ -114,7 +127,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"--dry-run prints a command for --launcher {' | '.join(OTHER_LAUNCHERS)}"
         )
-    return launch_script(args.script, args.script_args, plan_path=args.plan, settings=args.settings)
+    return launch_script(
+        args.script,
+        args.script_args,
+        plan_path=args.plan,
+        settings=args.settings,
+        bind=args.bind or "auto",
+    )
 
 
 def _command(args: argparse.Namespace) -> List[str]:

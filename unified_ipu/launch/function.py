@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple, Union
 
 from unified_ipu.errors import LaunchError
 from unified_ipu.launch.child import load_function
+from unified_ipu.launch.labels import say
 from unified_ipu.launch.start import plan_beside, prepare, start_ranks
 from unified_ipu.launch.supervise import Outcome
 from unified_ipu.plan import Plan
@@ -22,6 +23,7 @@ def launch(
     *,
     args: Sequence[Any] = (),
     settings: Sequence[str] = (),
+    bind: str = "auto",
 ) -> Any:
     """Run ``fn(*args)`` on every rank of a plan, each a new process.
 
@@ -35,19 +37,23 @@ def launch(
             beside the running script, else the defaults.
         args: Sent to each rank.
         settings: Single settings above the plan, each ``path=value``.
+        bind: Which cores each rank is bound to: ``"auto"``, ``"none"``, ``"core"`` or ``"numa"``.
 
     Returns:
         What rank 0 returned.
 
     Raises:
         PlanError: If the plan is wrong; nothing was started then.
+        ConfigError: If the ranks cannot be bound so.
         LaunchError: If a rank failed, with its message and traceback; or if ``fn``, ``args`` or
             the result cannot be sent to another process.
         KeyboardInterrupt: If it was interrupted; the ranks are ended first.
     """
     program = sys.argv[0] if hasattr(sys.modules["__main__"], "__file__") and sys.argv else ""
     base = plan_beside(program) if plan is None else plan
-    start = prepare(base, settings=settings)
+    start = prepare(base, settings=settings, bind=bind)
+    for note in start.notes:
+        say(note)
     payload = _payload(fn, tuple(args), program)
     with tempfile.TemporaryDirectory(prefix="unified-ipu-") as folder:
         plan_path = None if plan is None else _plan_file(plan, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 from typing import Callable, List
 
@@ -83,3 +84,8 @@ class Pump(threading.Thread):
             block += labelled
         if block:
             self._write(block)
+
+
+def say(text: str) -> None:
+    """Tell the user something, as the launcher, beside the output of the ranks."""
+    print(f"unified-ipu: {text}", file=sys.stderr, flush=True)

@@ -65,6 +65,7 @@ class RankProcess:
         output: Where its lines go.
         events: Gets ``("report", rank)`` and ``("end", rank)``.
         payload: A descriptor that it inherits under the same number, or None.
+        cpus: Hardware threads that it is bound to; empty leaves it free.
 
     Raises:
         LaunchError: If the process cannot be started.
@@ -80,6 +81,7 @@ class RankProcess:
         output: Output,
         events: SimpleQueue[Event],
         payload: Optional[int] = None,
+        cpus: Tuple[int, ...] = (),
     ) -> None:
         self.rank = rank
         self.failure: Optional[Failure] = None
@@ -91,7 +93,7 @@ class RankProcess:
         inherited = [lifeline, report] + ([] if payload is None else [payload])
         try:
             self._popen = subprocess.Popen(
-                [python, "-c", _BOOTSTRAP, str(lifeline), str(report), *task],
+                [python, "-c", _bind(cpus) + _BOOTSTRAP, str(lifeline), str(report), *task],
                 env=dict(environ),
                 stdin=None if rank == 0 else subprocess.DEVNULL,
                 stdout=None if output.stdout is None else subprocess.PIPE,
@@ -165,6 +167,11 @@ class RankProcess:
     def _wait(self) -> None:
         self.status = _await_end(self._popen)
         self._events.put(("end", self.rank))
+
+
+def _bind(cpus: Tuple[int, ...]) -> str:
+    """Lines that bind a process before anything of it counts cores or starts threads."""
+    return f"import os\nos.sched_setaffinity(0, {list(cpus)})\n" if cpus else ""
 
 
 def _await_end(popen: subprocess.Popen[bytes]) -> int:

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any, Dict, Iterator, Optional, Sequence
 
 from unified_ipu.errors import ConfigError
+from unified_ipu.launch.labels import say
 from unified_ipu.launch.process import Event
 from unified_ipu.launch.start import plan_beside, prepare, start_ranks
 from unified_ipu.launch.supervise import Outcome
@@ -27,6 +28,7 @@ def launch_script(
     plan_path: Optional[str] = None,
     settings: Sequence[str] = (),
     python: str = sys.executable,
+    bind: str = "auto",
 ) -> int:
     """Run a script as one process a rank, and wait until nothing of it is left.
 
@@ -36,20 +38,21 @@ def launch_script(
         plan_path: A plan above the ``plan.toml`` beside the script.
         settings: Single settings above both, each ``path=value``.
         python: Interpreter of the ranks.
+        bind: Which cores each rank is bound to: ``"auto"``, ``"none"``, ``"core"`` or ``"numa"``.
 
     Returns:
         Exit status: 0, that of the rank that failed first, or 128 plus the number of a signal.
 
     Raises:
-        ConfigError: If there is no such script.
+        ConfigError: If there is no such script, or the ranks cannot be bound so.
         PlanError: If the plan is wrong; nothing was started then.
         LaunchError: If a process cannot be started.
     """
     if not Path(script).is_file():
         raise ConfigError(f"{script}: no such script; give the path of a Python file")
-    start = prepare(plan_beside(script), plan_path=plan_path, settings=settings)
+    start = prepare(plan_beside(script), plan_path=plan_path, settings=settings, bind=bind)
     for note in start.notes:
-        _say(note)
+        say(note)
     # The script may change the working directory before it makes its Session.
     plan_path = None if plan_path is None else os.path.abspath(plan_path)  # noqa: PTH100
     events: SimpleQueue[Event] = SimpleQueue()
@@ -90,18 +93,14 @@ def _signals_to(events: SimpleQueue[Event]) -> Iterator[None]:
 
 def _explain(outcome: Outcome, num_ranks: int) -> None:
     if outcome.stuck:
-        _say(f"could not end the processes {', '.join(map(str, outcome.stuck))}")
+        say(f"could not end the processes {', '.join(map(str, outcome.stuck))}")
     failure = outcome.failure
     if outcome.signum is not None:
-        _say(f"ended by {signal.Signals(outcome.signum).name}")
+        say(f"ended by {signal.Signals(outcome.signum).name}")
     elif failure is not None and num_ranks > 1:
-        _say(failure.describe(num_ranks))
+        say(failure.describe(num_ranks))
     elif failure is not None and failure.traceback:
         # One process: no word of ours between Python and its user.
         print(failure.traceback, end="", file=sys.stderr, flush=True)
     elif failure is not None and failure.status < 0:
-        _say(f"the script {failure.headline}")
-
-
-def _say(text: str) -> None:
-    print(f"unified-ipu: {text}", file=sys.stderr, flush=True)
+        say(f"the script {failure.headline}")

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import IO, Callable, List, Mapping, Optional, Sequence, Tuple, Union
 
+from unified_ipu.errors import ConfigError
 from unified_ipu.launch.devices import usable_gpus
 from unified_ipu.launch.labels import Sink
+from unified_ipu.launch.placement import Placement, place_ranks
 from unified_ipu.launch.process import Event, Output, RankProcess
 from unified_ipu.launch.supervise import Supervisor
 from unified_ipu.plan import Plan, check_built, merge_plan, num_processes, resolve_mesh
 from unified_ipu.world import (
     Handover,
+    Processors,
     World,
     current_environment,
-    usable_cores,
+    usable_processors,
     world_variables,
 )
 
 PLAN_FILE = "plan.toml"
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _STDOUT, _STDERR = 1, 2
 
 
@@ -35,11 +38,13 @@ class Start:
         num_ranks: Processes to start.
         environ: Of each rank, without its place in the world.
         notes: What was decided without being asked, a sentence each.
+        bindings: Hardware threads of each rank; empty where none is bound.
     """
 
     num_ranks: int
     environ: Mapping[str, str]
     notes: Tuple[str, ...] = ()
+    bindings: Tuple[Tuple[int, ...], ...] = ()
 
 
 def plan_beside(program: str) -> Optional[str]:
@@ -59,7 +64,8 @@ def prepare(
     plan_path: Optional[str] = None,
     settings: Sequence[str] = (),
     environ: Optional[Mapping[str, str]] = None,
-    cores: Optional[int] = None,
+    processors: Optional[Processors] = None,
+    bind: str = "auto",
 ) -> Start:
     """Check the plan and decide how many ranks there will be, before any is started.
 
@@ -68,37 +74,30 @@ def prepare(
         plan_path: Given by ``--plan``.
         settings: Given by ``--set``.
         environ: Instead of this process's.
-        cores: Instead of the usable ones.
+        processors: Instead of the usable ones.
+        bind: As ``place_ranks``.
 
     Raises:
         PlanError: If a setting is wrong or not built, or does not fit this host.
+        ConfigError: If the ranks cannot be bound so.
     """
     environ = current_environment() if environ is None else environ
-    cores = usable_cores() if cores is None else cores
+    processors = usable_processors() if processors is None else processors
     plan = merge_plan(base, plan_path=plan_path, settings=settings)
     check_built(plan)
-    plan, notes = resolve_mesh(plan, world_size=None, cores=cores, gpus=usable_gpus(environ))
+    gpus = usable_gpus(environ)
+    plan, notes = resolve_mesh(plan, world_size=None, cores=processors.count, gpus=gpus)
+    if bind == "auto" and gpus > 0 and plan.target in {"auto", "cuda"}:
+        bind = "none"  # the node that a rank should be bound to is the one of its GPU
     num_ranks = num_processes(plan)
-    threads = thread_variables(environ, num_ranks=num_ranks, cores=cores)
-    if threads:
-        note = f"{num_ranks} ranks on {cores} cores, so each gets {THREAD_VARIABLES[0]}="
-        notes += (f"{note}{threads[THREAD_VARIABLES[0]]}; set it yourself to change that",)
-    return Start(num_ranks, {**environ, **threads}, notes)
-
-
-def thread_variables(environ: Mapping[str, str], *, num_ranks: int, cores: int) -> Dict[str, str]:
-    """Variables that give each rank its share of the cores; none where the user has set one.
-
-    Every OpenMP runtime takes all cores otherwise, and the ranks stand in each other's way.
-
-    Args:
-        environ: What is set already.
-        num_ranks: Processes on this host.
-        cores: Usable ones.
-    """
-    if num_ranks == 1 or any(environ.get(name) for name in THREAD_VARIABLES):
-        return {}
-    return dict.fromkeys(THREAD_VARIABLES, str(max(1, cores // num_ranks)))
+    placed: Placement = place_ranks(processors, num_ranks=num_ranks, environ=environ, bind=bind)
+    if placed.bindings and not hasattr(os, "sched_setaffinity"):
+        raise ConfigError(
+            f"--bind {bind}: processes cannot be bound on {sys.platform}; leave it out"
+        )
+    if placed.note:
+        notes += (placed.note,)
+    return Start(num_ranks, {**environ, **placed.variables}, notes, placed.bindings)
 
 
 def start_ranks(
@@ -151,6 +150,7 @@ def start_ranks(
                     output=sinks.output(rank),
                     events=events,
                     payload=payload,
+                    cpus=start.bindings[rank] if start.bindings else (),
                 )
             )
     except BaseException:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from unified_ipu.world.cores import usable_cores as usable_cores
+from unified_ipu.world.cores import (
+    usable_cores as usable_cores,
+    usable_processors as usable_processors,
+)
 from unified_ipu.world.environment import (
     Handover as Handover,
     World as World,
@@ -10,6 +13,7 @@ from unified_ipu.world.environment import (
     read_world as read_world,
     world_variables as world_variables,
 )
+from unified_ipu.world.host import host_name as host_name
 from unified_ipu.world.launchers import unread_launcher as unread_launcher
 from unified_ipu.world.mesh import Mesh as Mesh
 from unified_ipu.world.packages import (
@@ -24,22 +28,36 @@ from unified_ipu.world.popdist import (
     join_popdist as join_popdist,
     read_popdist as read_popdist,
 )
+from unified_ipu.world.processors import (
+    Core as Core,
+    Processors as Processors,
+    allowed_cpus as allowed_cpus,
+    format_cpus as format_cpus,
+    read_processors as read_processors,
+)
 
 __all__ = [
     "Conflict",
+    "Core",
     "Handover",
     "Mesh",
     "Packages",
     "Place",
     "PopDist",
+    "Processors",
     "World",
+    "allowed_cpus",
     "conflicts",
     "current_environment",
+    "format_cpus",
+    "host_name",
     "installed_packages",
     "join_popdist",
     "read_popdist",
+    "read_processors",
     "read_world",
     "unread_launcher",
     "usable_cores",
+    "usable_processors",
     "world_variables",
 ]

@@ -1,22 +1,24 @@
-"""How many cores this process may use: affinity, and the quota of its control group."""
+"""How many cores this process may use: affinity, hardware threads, quota of its control group."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Iterator, Optional
+
+from unified_ipu.world.processors import Processors, allowed_cpus, read_processors
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Cores that this process may keep busy, at least 1."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    """Cores that this process may keep busy, at least 1; hardware threads of one core are one."""
+    return usable_processors().count
+
+
+def usable_processors() -> Processors:
+    """The processors that affinity and control group leave to this process."""
     quota = cgroup_quota(_CGROUP_ROOT, _read(Path("/proc/self/cgroup")))
-    return max(1, cores if quota is None else min(cores, int(quota)))
+    return read_processors(allowed_cpus(), quota=quota)
 
 
 def cgroup_quota(root: Path, membership: str) -> Optional[float]:
@@ -50,17 +52,18 @@ def _folders(root: Path, membership: str) -> Iterator[Path]:
         number, _, rest = line.partition(":")
         controllers, _, name = rest.partition(":")
         if number == "0" and not controllers:
-            top = root
+            tops = {root}
         elif "cpu" in controllers.split(","):
-            top = root / "cpu"
+            tops = {root / "cpu", root / controllers}  # the first is a link, not made everywhere
         else:
             continue
-        folder = top / name.strip("/")
-        yield folder
-        for parent in folder.parents:
-            if parent == root.parent:
-                break
-            yield parent
+        for top in sorted(tops):
+            folder = top / name.strip("/")
+            yield folder
+            for parent in folder.parents:
+                if parent == root.parent:
+                    break
+                yield parent
 
 
 def _read(path: Path) -> str:

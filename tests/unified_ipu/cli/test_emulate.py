@@ -15,6 +15,7 @@ from unified_ipu.cli.main import main
         ["--set", "mesh.data=2"],
         ["--launcher", "poprun", "--dry-run"],
         ["--dry-run"],
+        ["--bind", "none"],
     ],
 )
 def test_a_script_that_knows_no_plan_takes_none(options, capsys):

@@ -87,3 +87,9 @@ def test_a_launcher_without_dry_run_is_refused_with_the_command(capsys, tmp_path
 def test_a_dry_run_needs_a_launcher(capsys, tmp_path):
     assert main(["run", "--dry-run", str(tmp_path / "train.py")]) == 2
     assert "--launcher" in capsys.readouterr().err
+
+
+def test_ranks_of_another_launcher_are_not_bound_by_ours(capsys, tmp_path):
+    asked = ["run", "--launcher", "srun", "--dry-run", "--bind", "core", str(tmp_path / "train.py")]
+    assert main(asked) == 2
+    assert "ranks of srun are bound by its own options" in capsys.readouterr().err

@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from unified_ipu.errors import PlanError
-from unified_ipu.launch.start import plan_beside, prepare, thread_variables
+from unified_ipu.errors import ConfigError, PlanError
+from unified_ipu.launch.start import plan_beside, prepare
 from unified_ipu.plan import Plan
+from unified_ipu.world import Core, Processors
+
+
+def machine(cores, nodes=1):
+    return Processors(tuple(Core((cpu,), node=cpu * nodes // cores) for cpu in range(cores)))
 
 
 def test_auto_takes_the_cores_but_not_more_than_have_work():
-    assert prepare(None, environ={}, cores=3).num_ranks == 3
-    assert prepare(None, environ={}, cores=64).num_ranks == 4  # 64 samples in micro-batches of 16
+    assert prepare(None, environ={}, processors=machine(3)).num_ranks == 3
+    assert (
+        prepare(None, environ={}, processors=machine(64)).num_ranks == 4
+    )  # 64 samples in micro-batches of 16
 
 
 def test_an_explicit_number_runs_with_a_note_when_some_are_idle():
-    start = prepare(Plan().replace(mesh={"data": 5}), environ={}, cores=5)
+    start = prepare(Plan().replace(mesh={"data": 5}), environ={}, processors=machine(5))
     assert start.num_ranks == 5
     assert "idle" in start.notes[0]
 
 
 def test_what_is_not_built_is_refused():
     with pytest.raises(PlanError, match="not built yet"):
-        prepare(None, settings=["comms.compression=topk"], environ={}, cores=1)
-
-
-@pytest.mark.parametrize(("ranks", "cores", "threads"), [(2, 8, "4"), (3, 8, "2"), (4, 2, "1")])
-def test_ranks_share_the_cores(ranks, cores, threads):
-    found = thread_variables({}, num_ranks=ranks, cores=cores)
-    assert set(found) == {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
-    assert set(found.values()) == {threads}
-
-
-def test_one_rank_and_settings_of_the_user_are_left_alone():
-    assert thread_variables({}, num_ranks=1, cores=8) == {}
-    assert thread_variables({"MKL_NUM_THREADS": "3"}, num_ranks=2, cores=8) == {}
+        prepare(None, settings=["comms.compression=topk"], environ={}, processors=machine(1))
 
 
 def test_the_plan_is_looked_for_beside_the_script(tmp_path, monkeypatch):
@@ -54,5 +49,29 @@ def test_on_devices_a_process_is_started_for_so_many_replicas():
     plan = Plan().replace(
         {"target": "ipu-emulated", "ipu.replicas_per_process": 2, "batch.remainder": "pad"}
     )
-    assert prepare(plan, cores=8).num_ranks == 1
-    assert prepare(plan.replace({"mesh.data": 4}), cores=8).num_ranks == 2
+    assert prepare(plan, processors=machine(8)).num_ranks == 1
+    assert prepare(plan.replace({"mesh.data": 4}), processors=machine(8)).num_ranks == 2
+
+
+def test_ranks_are_placed_and_told_so():
+    start = prepare(None, environ={"HOME": "/h"}, processors=machine(4, nodes=2))
+    assert start.num_ranks == 4
+    assert start.bindings == ((0, 1), (0, 1), (2, 3), (2, 3))
+    assert start.environ["OMP_NUM_THREADS"] == "1"
+    assert start.environ["HOME"] == "/h"
+    assert "ranks 0-1 on 0-1" in start.notes[-1]
+
+
+def test_ranks_that_take_gpus_are_not_bound_to_a_node_that_may_be_another(monkeypatch):
+    monkeypatch.setitem(prepare.__globals__, "usable_gpus", lambda _: 2)
+    assert prepare(None, environ={}, processors=machine(4, nodes=2)).bindings == ()
+    on_cpus = prepare(None, settings=["target=cpu"], environ={}, processors=machine(4, nodes=2))
+    assert len(on_cpus.bindings) == 4
+    asked = prepare(None, environ={}, processors=machine(4, nodes=2), bind="numa")
+    assert asked.bindings == ((0, 1), (2, 3))
+
+
+def test_binding_where_processes_cannot_be_bound_is_refused(monkeypatch):
+    monkeypatch.delattr("os.sched_setaffinity")
+    with pytest.raises(ConfigError, match="cannot be bound on"):
+        prepare(None, environ={}, processors=machine(4), bind="core")

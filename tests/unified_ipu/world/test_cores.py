@@ -54,3 +54,15 @@ def test_version_1_groups_are_read(tmp_path, quota, expected):
 def test_half_a_core_is_one(monkeypatch):
     monkeypatch.setattr("unified_ipu.world.cores.cgroup_quota", lambda *_: 0.5)
     assert usable_cores() == 1
+
+
+def test_version_1_groups_are_found_where_the_short_name_is_no_link(tmp_path):
+    group(tmp_path, "cpu,cpuacct/job", "300000\n", "cpu.cfs_quota_us")
+    group(tmp_path, "cpu,cpuacct/job", "100000\n", "cpu.cfs_period_us")
+    assert cgroup_quota(tmp_path, "3:cpu,cpuacct:/job\n") == 3.0
+
+
+def test_a_path_of_the_host_that_the_container_does_not_have_leads_to_its_root(tmp_path):
+    group(tmp_path, "cpu", "150000\n", "cpu.cfs_quota_us")
+    group(tmp_path, "cpu", "100000\n", "cpu.cfs_period_us")
+    assert cgroup_quota(tmp_path, "3:cpu,cpuacct:/docker/4f5e\n") == 1.5

@@ -13,8 +13,8 @@ from unified_ipu.errors import CollectiveError, CollectiveTimeoutError, ConfigEr
 from unified_ipu.world import World, current_environment
 from unified_ipu_torch.c10d_board import Board, address_towards
 from unified_ipu_torch.c10d_communicator import C10dCommunicator
-from unified_ipu_torch.c10d_watch import SLICE_SECONDS, Watch
-from unified_ipu_torch.c10d_wire import WORLD, GlooWire
+from unified_ipu_torch.c10d_watch import SLICE_SECONDS, WORLD, Watch
+from unified_ipu_torch.c10d_wire import GlooWire
 
 _LOOPBACK = "127.0.0.1"
 _c10d: Any = torch.distributed  # its stores are public but for the type checker

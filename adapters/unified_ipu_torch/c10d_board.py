@@ -7,11 +7,11 @@ import os
 import socket
 import time
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Type
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
 from unified_ipu.comms import has_ended
 from unified_ipu.errors import CollectiveError, CollectiveTimeoutError, PeerLostError
+from unified_ipu.world import host_name
 
 _ERRORS: Dict[str, Type[CollectiveError]] = {
     "lost": PeerLostError,
@@ -52,7 +52,7 @@ class Board:
     def join(self) -> None:
         """Say that this rank is here."""
         with _translated():
-            self.store.set(f"here/{self.rank}", json.dumps([_host(), os.getpid(), self._address]))
+            self.store.set(f"here/{self.rank}", json.dumps([host_name(), os.getpid(), self._address]))
 
     def learn(self) -> None:
         """Read who is where; all are here."""
@@ -106,15 +106,16 @@ class Board:
             kind, text = json.loads(self._get(_ABORT))
             raise _ERRORS[kind](text)
 
-    def arrive(self, group: str, number: int) -> None:
-        """Say that this rank waits in collective ``number`` of a group."""
+    def arrive(self, group: str, number: int, operation: str) -> None:
+        """Say that this rank waits in collective ``number`` of a group, and what that is."""
         with _translated():
-            self.store.set(f"at/{group}/{self.rank}", str(number))
+            self.store.set(f"at/{group}/{self.rank}", f"{number} {operation}")
 
-    def arrived(self, group: str, rank: int) -> int:
+    def arrived(self, group: str, rank: int) -> Tuple[int, str]:
         """The last collective of a group that a rank was seen waiting in, 0 for none."""
         key = f"at/{group}/{rank}"
-        return int(self._get(key)) if self._has(key) else 0
+        number, _, operation = (self._get(key) if self._has(key) else "0").partition(" ")
+        return int(number), operation
 
     def announce(self, phase: Optional[str]) -> None:
         """Announce a phase in which nobody waits for this rank in vain, or its end."""
@@ -212,13 +213,3 @@ def _translated() -> Iterator[None]:
             "the process that holds the key-value store (rank 0, or torchrun's agent) cannot be "
             f"reached: {str(error).splitlines()[0]}"
         ) from error
-
-
-def _host() -> str:
-    """What ranks that see each other's processes and loopback have in common."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
-    except OSError:  # not Linux
-        return socket.gethostname()
-    return " ".join([boot, *spaces])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from datetime import timedelta
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 from unified_ipu.comms import Waiting
 from unified_ipu_torch.c10d_board import Board
@@ -18,6 +18,7 @@ from unified_ipu_torch.c10d_board import Board
 logger = logging.getLogger("unified_ipu.comms")
 
 SLICE_SECONDS = 0.1
+WORLD = "world"
 _BLAME_SECONDS = 2.0  # for others to say where they are, once a connection broke
 
 
@@ -47,6 +48,7 @@ class Watch:
         self.timeout_seconds = timeout_seconds
         self.stall_report_seconds = stall_report_seconds
         self._seen = time.monotonic()
+        self._look_also: Optional[Callable[[Sequence[int]], None]] = None
         self._others = [
             rank for rank, member in enumerate(self.members) if member != self.board.rank
         ]
@@ -75,6 +77,10 @@ class Watch:
         if self.board.gave_up or time.monotonic() - self._seen > SLICE_SECONDS / 2:
             self.board.check()
 
+    def look_also(self, look: Callable[[Sequence[int]], None]) -> None:
+        """Call ``look`` with the late ranks of the world whenever a wait has been long."""
+        self._look_also = look
+
     def await_key(self, key: str, source: int, waiting: Waiting) -> None:
         """Wait for a key that one rank of the group sets."""
         self._wait(lambda seconds: self.board.await_key(key, seconds), waiting, [source])
@@ -85,7 +91,7 @@ class Watch:
         if attempt(SLICE_SECONDS):
             return
         if waiting.number:
-            self.board.arrive(self.group, waiting.number)
+            self.board.arrive(self.group, waiting.number, waiting.operation)
         started = last = time.monotonic()
         counted, report_at = SLICE_SECONDS, self.stall_report_seconds
         while True:
@@ -106,26 +112,31 @@ class Watch:
     def _late(self, waiting: Waiting, awaited: Sequence[int]) -> List[int]:
         """Ranks of the group that are waited for, after a look whether they can still come."""
         board = self.board
-        gone = [rank for rank in awaited if board.is_dead(self.members[rank])]
+        # Also who is not waited for here: ranks of another group may wait for it, and for this one.
+        gone = [member for member in range(board.size) if board.is_dead(member)]
+        expected = [self.members[rank] for rank in awaited]
         late = [
             rank
             for rank in awaited
-            if not waiting.number or board.arrived(self.group, self.members[rank]) < waiting.number
+            if not waiting.number
+            or board.arrived(self.group, self.members[rank])[0] < waiting.number
         ]
         left = [rank for rank in late if board.has_left(self.members[rank], self.group)]
         board.check()
-        for rank in gone:
-            if not board.has_left(self.members[rank], self.group):
-                self._lose(rank, f"its {board.describe(self.members[rank])} has ended", waiting)
+        for member in gone:
+            if not board.has_left(member, self.group if member in expected else WORLD):
+                self._lose(member, f"its {board.describe(member)} has ended", waiting)
         for rank in left:
-            self._lose(rank, "it has left (closed its communicator)", waiting)
+            cause = "it has left (closed its communicator)"
+            self._lose(self.members[rank], cause, waiting)
+        if self._look_also is not None:
+            self._look_also([self.members[rank] for rank in late])
         return late
 
-    def _lose(self, rank: int, cause: str, waiting: Waiting) -> None:
-        text = (
-            f"rank {self.members[rank]} is lost: {cause} while others wait in "
-            f"{waiting.operation}; {waiting.describe(rank)}"
-        )
+    def _lose(self, member: int, cause: str, waiting: Waiting) -> None:
+        text = f"rank {member} is lost: {cause} while others wait in {waiting.operation}"
+        if member in self.members:
+            text = f"{text}; {waiting.describe(self.members.index(member))}"
         self.board.abort("lost", text)
         self.board.check()
 
@@ -159,7 +170,7 @@ class Watch:
     def _blame(self, error: RuntimeError, waiting: Waiting) -> None:
         """A connection broke: find out whose, and end the job for all."""
         board = self.board
-        board.arrive(self.group, waiting.number)
+        board.arrive(self.group, waiting.number, waiting.operation)
         deadline = time.monotonic() + _BLAME_SECONDS
         late: List[int] = list(self._others)
         while late and time.monotonic() < deadline:

@@ -6,14 +6,14 @@ import ctypes
 import time
 from collections import deque
 from datetime import timedelta
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from unified_ipu.comms import Waiting
-from unified_ipu_torch.c10d_watch import Watch
+from unified_ipu_torch.c10d_watch import WORLD, Watch
 
 _FOREVER = timedelta(days=365)  # Watch ends waits; gloo's time-outs break its connections
 _THREADS = 2
@@ -21,7 +21,6 @@ _NUM_KEPT = 4
 _PAUSE_SECONDS = 5e-5
 _NUM_MESSAGES = 2  # to one rank, before it has to take one
 _ADDED = ("float32", "float64", "int32", "int64")  # by gloo, with the same bits on all ranks
-WORLD = "world"
 _c10d: Any = dist  # some names are public but for the type checker
 
 
@@ -78,6 +77,27 @@ class GlooWire:
         """Sum over ranks, in the order of gloo's ring: each piece is added up once."""
         tensor = torch.from_numpy(array)
         self._finish(self._group.allreduce([tensor]), [tensor], waiting)
+
+    def shift(self, data: np.ndarray, into: np.ndarray, waiting: Waiting) -> None:
+        """Hand flat data to the next rank and take the previous one's.
+
+        Not by gloo's send and receive: a wait for those that ends breaks all connections.
+        """
+        size = len(self.members)
+        sent, taken = [0] * size, [0] * size
+        sent[(self.rank + 1) % size] = data.size
+        taken[(self.rank - 1) % size] = into.size
+        source, target = _tensor(data), torch.from_numpy(into)
+        work = self._group.alltoall_base(target, source, taken, sent)
+        self._finish(work, [source, target], waiting)
+
+    def entered(self, rank: int) -> Tuple[int, str]:
+        """The collective of this group that a rank was last seen waiting in, 0 for none."""
+        return self._watch.board.arrived(self._watch.group, self.members[rank])
+
+    def look_also(self, look: Callable[[Sequence[int]], None]) -> None:
+        """Have ``look`` called while a wait is long."""
+        self._watch.look_also(look)
 
     def post(self, data: np.ndarray, to: int, waiting: Waiting) -> None:
         """Put bytes into the store, at most two messages ahead of who takes them."""

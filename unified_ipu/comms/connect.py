@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import List
+from typing import List, Optional, Sequence
 
 from unified_ipu.comms.board import Board
 from unified_ipu.comms.communicator import Communicator
@@ -27,6 +27,7 @@ def connect(
     job: str,
     timeout_seconds: float = 1800.0,
     stall_report_seconds: float = 30.0,
+    names: Optional[Sequence[int]] = None,
 ) -> Communicator:
     """Meet the other ranks of a job; returns when all are there.
 
@@ -36,6 +37,7 @@ def connect(
         job: Unique to this run and restart, the same on all its ranks; not needed for one rank.
         timeout_seconds: How long a rank may be late, at the start and in any collective.
         stall_report_seconds: After how long a late rank is logged.
+        names: What messages call the ranks, where these are a part of a larger world.
 
     Raises:
         CollectiveError: If the ranks do not fit together, or the platform is refused.
@@ -71,6 +73,7 @@ def connect(
         Board(segment, rank, size),
         timeout_seconds=timeout_seconds,
         stall_report_seconds=stall_report_seconds,
+        names=names,
     )
     watch.board.publish(os.getpid(), install_dump())
     if marker >= 0:

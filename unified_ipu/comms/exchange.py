@@ -80,6 +80,22 @@ class Exchange:
         short = [row[_DATA : _DATA + length] for row, length in zip(table, lengths)]
         return [int(head[1]) for head in heads], self._complete(short, lengths, data)
 
+    def begin_elsewhere(self, signature: Signature) -> int:
+        """Count a collective of these ranks that moves its data another way; ``finish`` ends it.
+
+        Returns:
+            Its number.
+
+        Raises:
+            CollectiveError: If a collective was interrupted before, or anyone has given up.
+        """
+        if self._inside or self._closed:
+            self._refuse(signature)
+        self.wire.check()
+        self._inside = signature.text
+        self._number += 1
+        return self._number
+
     def waiting(self) -> Waiting:
         """What this rank is in now."""
         return Waiting(f"{self._inside} (collective {self._number})", self._number, self._describe)

@@ -19,11 +19,13 @@ from unified_ipu.comms.kernels import Kernels
 from unified_ipu.comms.kernels_numpy import NumpyKernels
 from unified_ipu.comms.reduction import NonFinite, Reduction
 from unified_ipu.comms.signature import build_signature
+from unified_ipu.comms.wire import Waiting
 
 if TYPE_CHECKING:
     from unified_ipu.plan import BucketPlan
 
 Divide = Callable[[np.ndarray], Optional[float]]
+Add = Callable[[np.ndarray, Waiting], None]
 
 _HALVES = ("float16", "bfloat16")
 
@@ -36,6 +38,8 @@ class GeneralReducer:
         bucket_plan: What lies where.
         header_size: Number of float64 values that are summed along.
         kernels: Arithmetic on the buffers.
+        add: Overwrites a flat array with its sum over ranks, the same bits on all; the wire's own
+            addition unless given.
     """
 
     def __init__(
@@ -44,9 +48,12 @@ class GeneralReducer:
         bucket_plan: BucketPlan,
         header_size: int,
         kernels: Optional[Kernels] = None,
+        *,
+        add: Optional[Add] = None,
     ) -> None:
         self._exchange = exchange
         self._wire = exchange.wire
+        self._add = add or exchange.wire.add
         self._plan = bucket_plan
         self._kernels = kernels or NumpyKernels()
         self._text = f"reduce gradients {bucket_plan.digest} header {header_size}"
@@ -135,7 +142,7 @@ class GeneralReducer:
             total.fill(0)
         flat = total.view(total.real.dtype) if total.dtype.kind == "c" else total
         if flat.size:
-            self._wire.add(flat, self._exchange.waiting())
+            self._add(flat, self._exchange.waiting())
         return total
 
     def _write(self, index: int, total: np.ndarray, factor: float) -> None:

@@ -165,7 +165,10 @@ class Lanes:
         return f"it never entered collective {self._number}, its last was {entered}, {text}"
 
     def _mismatch(self) -> str:
-        texts = {self._members[peer]: self._text(peer, self._number) for peer in range(self.size)}
+        texts = {
+            self._watch.names[member]: self._text(peer, self._number)
+            for peer, member in enumerate(self._members)
+        }
         return describe_mismatch(self._number, texts)
 
     def _text(self, peer: int, number: int) -> str:

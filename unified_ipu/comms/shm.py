@@ -15,6 +15,7 @@ from unified_ipu.comms.members import find_members
 from unified_ipu.comms.reducer import Reducer
 from unified_ipu.comms.segment import PAGE_BYTES, Segment, round_up
 from unified_ipu.comms.signature import Signature, build_signature
+from unified_ipu.comms.watch import Watch
 from unified_ipu.errors import CollectiveError
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class ShmCommunicator:
     def waiting_seconds(self) -> float:
         """Seconds this rank has been blocked for others, over all groups of its world."""
         return self._watch.waiting_seconds
+
+    @property
+    def watch(self) -> Watch:
+        """The waits of this rank, for those who have to end them from outside."""
+        return self._watch
 
     def all_reduce(self, array: Any, *, op: str = "sum", out: Any = None, name: str = "") -> Any:
         """Reduce over ranks, in rank order."""

@@ -83,12 +83,27 @@ class Stall:
 
 
 class Watch:
-    """Waits of one rank, over all communicators it has in one world."""
+    """Waits of one rank, over all communicators it has in one world.
+
+    Args:
+        board: Of the world.
+        timeout_seconds: How long a rank may be late.
+        stall_report_seconds: After how long a late rank is logged.
+        names: What the ranks are called in messages, where this world is a part of a larger one.
+    """
 
     def __init__(
-        self, board: Board, *, timeout_seconds: float, stall_report_seconds: float
+        self,
+        board: Board,
+        *,
+        timeout_seconds: float,
+        stall_report_seconds: float,
+        names: Optional[Sequence[int]] = None,
     ) -> None:
         self.board = board
+        self.names = tuple(range(board.size) if names is None else names)
+        self.look_also: Optional[Callable[[Sequence[int]], None]] = None
+        """Called with the names of late ranks whenever a wait has been long; may raise."""
         self.timeout_seconds = timeout_seconds
         self.stall_report_seconds = stall_report_seconds
         self.waiting_seconds = 0.0
@@ -220,7 +235,7 @@ class Watch:
             where = f" while others wait in {stall.operation}" + (f"; {detail}" if detail else "")
         note = self.board.read_note(rank)
         said = f'; its last note: "{note}"' if note else ""
-        self.abort(KIND_LOST, rank, f"rank {rank} is lost: {cause}{where}{said}")
+        self.abort(KIND_LOST, rank, f"rank {self.names[rank]} is lost: {cause}{where}{said}")
 
 
 class _Lateness:
@@ -237,6 +252,8 @@ class _Lateness:
         dead = watch.dead()  # before the marks of having left, which are set before the end
         stall = stalled()
         watch.check_peers(dead, stall)
+        if watch.look_also is not None:
+            watch.look_also(self._named(stall.missing))
         if not stall.missing:
             return
         if any(board.phase(rank) is None for rank in stall.missing):
@@ -254,14 +271,16 @@ class _Lateness:
     def _timeout_text(self, stall: Stall) -> str:
         parts = "; ".join(self._describe(rank, stall) for rank in stall.missing)
         return (
-            f"{name_ranks(stall.missing)} did not come to {stall.operation} within "
+            f"{name_ranks(self._named(stall.missing))} did not come to {stall.operation} within "
             f"{self._watch.timeout_seconds:g} s ({parts}); find out what kept it, or raise "
             "comms.timeout_seconds"
         )
 
     def _describe(self, rank: int, stall: Stall) -> str:
         board = self._watch.board
-        parts = [f"rank {rank}: {stall.details.get(rank) or 'nothing entered yet'}"]
+        parts = [
+            f"rank {self._watch.names[rank]}: {stall.details.get(rank) or 'nothing entered yet'}"
+        ]
         note = board.read_note(rank)
         if note:
             parts.append(f'last note "{note}"')
@@ -284,4 +303,8 @@ class _Lateness:
                 read_stack(pid, board.dump_fd(rank)),
             )
         if len(stall.missing) > _MOST_STACKS:
-            logger.warning("also late: %s", name_ranks(stall.missing[_MOST_STACKS:]))
+            late = self._named(stall.missing[_MOST_STACKS:])
+            logger.warning("also late: %s", name_ranks(late))
+
+    def _named(self, ranks: Sequence[int]) -> List[int]:
+        return [self._watch.names[rank] for rank in ranks]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, List, NamedTuple, Optional, Protocol, Sequence
+from typing import Callable, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -52,6 +52,24 @@ class Wire(Protocol):
 
     def add(self, array: np.ndarray, waiting: Waiting) -> None:
         """Overwrite a flat array with its sum over ranks: the same bits on all, in any order."""
+        ...
+
+    def shift(self, data: np.ndarray, into: np.ndarray, waiting: Waiting) -> None:
+        """Hand flat data to the next rank in a ring, and take the previous one's.
+
+        Lengths may differ between ranks; ``into`` has that of the previous rank's.
+        """
+        ...
+
+    def entered(self, rank: int) -> Tuple[int, str]:
+        """The collective that a rank of the group was last seen waiting in: its number and words.
+
+        The number is 0 where it has waited in none for long.
+        """
+        ...
+
+    def look_also(self, look: Callable[[Sequence[int]], None]) -> None:
+        """Have ``look`` called with late ranks of the world while a wait is long; it may raise."""
         ...
 
     def post(self, data: np.ndarray, to: int, waiting: Waiting) -> None:

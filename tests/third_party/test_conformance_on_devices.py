@@ -87,10 +87,7 @@ class TestBadInput(Fixtures, testing.BadInputSuite):
 
 # Who leaves out more changes this list, and says why beside the declaration.
 NO_DEVICE = {
-    "test_an_objective_must_return_a_loss",
     "test_l1_10_what_some_micro_batches_use_is_reduced_and_the_unused_stays",
-    "test_l1_11_a_penalty_weighs_the_same_however_the_update_is_split",
-    "test_l1_3_token_losses_are_divided_by_all_tokens",
     "test_l1_5_a_rank_whose_targets_are_all_ignored_does_not_count",
     "test_l1_7_an_overflow_on_one_rank_skips_the_update_on_all",
     "test_l2_4_the_micro_batches_of_an_uneven_world",
@@ -102,6 +99,9 @@ NO_DEVICE = {
     "test_l6_7_evaluation_draws_nothing_and_leaves_generators_alone",
 }
 NUMPY = {
+    "test_an_objective_must_return_a_loss",
+    "test_l1_11_a_penalty_weighs_the_same_however_the_update_is_split",
+    "test_l1_3_token_losses_are_divided_by_all_tokens",
     "test_l1_8_a_loss_scale_does_not_show",
     "test_l1_8_clipping_comes_once_after_the_reduction",
     "test_l4_8_every_rank_has_the_same_bits_after_every_update",

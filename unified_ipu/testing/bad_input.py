@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from unified_ipu.adapter import Capability, load_adapter, optim
+from unified_ipu.plan import runs_whole_calls
 from unified_ipu.testing import samples
 from unified_ipu.testing.ranks import Rank, Ranks, outcome_of
 from unified_ipu.testing.scenarios import Make, Training, batch_plan, caught, compiled, make
@@ -84,6 +85,7 @@ def return_nonsense(rank: Rank) -> Any:
             model,
             objective=cast("Any", _nonsense),
             optimizer=optim.SGD(lr=1.0),
+            **({"weight": _Constant(1.0)} if runs_whole_calls(rank.target) else {}),
         )
         return outcome_of(lambda: program.step(rank.floats((samples.ones(1), samples.ones(1)))))
 

@@ -62,7 +62,9 @@ def held_on_devices(request: pytest.FixtureRequest) -> None:
     ranks: Any = request.getfixturevalue("ranks")
     if not is_device(ranks):
         return
-    limit = limit_of(request.getfixturevalue("subject"), request.node.originalname)
+    limit = limit_of(
+        request.getfixturevalue("subject"), request.node.originalname, request.node.name
+    )
     wanted = getattr(request.node, "callspec", None)
     if limit is None and wanted is not None and wanted.params.get("dtype") == "float64":
         limit = None if float_type_of(ranks) == "float64" else NO_FLOAT64

@@ -5,8 +5,8 @@ Every tolerance of a device in float32 is in this module; those of float64 stand
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Optional
+import contextlib
+from typing import Any, Callable, ContextManager, Optional
 
 import numpy as np
 import pytest
@@ -52,8 +52,11 @@ def in_float_type(tree: Any, dtype: str) -> Any:
     return tree
 
 
-class InFloatType:
-    """A subject whose models have another float type unless they are asked for one.
+class DeviceSubject:
+    """A subject as scenarios use it on a device: what it makes fits the device.
+
+    Models are made as users make them there, in the scope of a session: the one that the rank has
+    opened last. They have the device's float type, unless they are asked for one.
 
     Args:
         subject: Of the adapter.
@@ -62,11 +65,23 @@ class InFloatType:
 
     def __init__(self, subject: Any, dtype: str) -> None:
         self._subject = subject
-        self._dtype = dtype
+        self._own = {} if dtype == "float64" else {"dtype": dtype}
+        self._scope: Callable[[], ContextManager[None]] = contextlib.nullcontext
+
+    def make_in(self, session: Any) -> None:
+        """Make models in the scope of that session from now on."""
+        self._scope = session.scope
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._subject, name)
-        return functools.partial(found, dtype=self._dtype) if name in MODELS else found
+        if name not in MODELS:
+            return found
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            with self._scope():
+                return found(*args, **{**self._own, **kwargs})
+
+        return made
 
 
 def near(

@@ -9,7 +9,7 @@ from unified_ipu.comms import Communicator
 from unified_ipu.data import arrays
 from unified_ipu.plan import Plan, runs_whole_calls
 from unified_ipu.session import Program, Session
-from unified_ipu.testing.float_types import InFloatType, float_type, in_float_type
+from unified_ipu.testing.float_types import DeviceSubject, float_type, in_float_type
 from unified_ipu.testing.on_devices import on_device
 from unified_ipu.testing.pool import WarmPool
 from unified_ipu.testing.subject import Model, Subject
@@ -79,13 +79,16 @@ class Rank:
         settings = Plan.from_dict({"target": self.target, **given}).replace(
             {"comms.timeout_seconds": TIMEOUT_SECONDS}
         )
-        return Session(settings, world=self.world, communicator=self.communicator, argv=[])
+        found = Session(settings, world=self.world, communicator=self.communicator, argv=[])
+        if isinstance(self.subject, DeviceSubject):
+            self.subject.make_in(found)
+        return found
 
 
 def rank_of(
     subject: Subject, world: World, communicator: Optional[Communicator] = None, *, target: str
 ) -> Rank:
-    """A rank whose subject makes models in the float type of the target.
+    """A rank whose subject makes models as the target wants them.
 
     Args:
         subject: Of the adapter under test.
@@ -93,9 +96,8 @@ def rank_of(
         communicator: As of ``Rank``.
         target: Of its plans.
     """
-    dtype = float_type(subject, target)
-    if dtype != "float64":
-        subject = cast("Subject", InFloatType(subject, dtype))
+    if runs_whole_calls(target):
+        subject = cast("Subject", DeviceSubject(subject, float_type(subject, target)))
     return Rank(subject, world, communicator, target)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -110,14 +110,13 @@ def train(
     rank: Rank,
     *,
     run: Training,
-    model: Optional[Model] = None,
-    options: Optional[Mapping[str, Any]] = None,
+    options_of: Optional[Callable[[Model], Mapping[str, Any]]] = None,
 ) -> Trained:
-    """Train, and return what it came to; ``model`` and ``options`` instead of the run's."""
+    """Train, and return what it came to; ``options_of(model)`` instead of the run's options."""
     with rank.session(run.plan, rows=run.rows) as session:
-        if model is None:
-            with session.scope():
-                model = run.model.on(rank.subject)
+        with session.scope():
+            model: Model = run.model.on(rank.subject)
+        options = None if options_of is None else options_of(model)
         program = compiled(rank, session, model, run, options)
         log = _Log(program, model)
         if run.steps is not None:

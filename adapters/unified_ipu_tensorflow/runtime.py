@@ -10,7 +10,7 @@ import tensorflow as tf
 from unified_ipu.adapter import Place, Plan
 from unified_ipu.errors import CapabilityError
 from unified_ipu.plan import runs_whole_calls
-from unified_ipu.world import usable_cores
+from unified_ipu.world import current_environment, usable_cores
 from unified_ipu_tensorflow.errors import NAME
 
 _data_log = logging.getLogger("unified_ipu.data")
@@ -63,7 +63,7 @@ def take_rank(plan: Plan, place: Place, *, warns: bool) -> None:
             _try(late, "which GPUs are seen", _show_gpus, wanted)
         _let_memory_grow(late)
     if place.local_size > 1:
-        _limit_threads(late, max(1, usable_cores() // place.local_size))
+        _limit_threads(late, place.cores or max(1, usable_cores() // place.local_size))
     if warns:
         _warn(_model_log, late, _MODELS)
 
@@ -108,6 +108,8 @@ def _limit_threads(late: List[str], threads: int) -> None:
     if threads:
         pools: Any = tf.config.threading
         for kind in ("intra", "inter"):
+            if current_environment().get(f"TF_NUM_{kind.upper()}OP_THREADS"):
+                continue  # TensorFlow reads it: the launcher's number, or the user's
             set_threads = getattr(pools, f"set_{kind}_op_parallelism_threads")
             if getattr(pools, f"get_{kind}_op_parallelism_threads")() != threads:
                 _try(late, f"{kind}-op threads", set_threads, threads)

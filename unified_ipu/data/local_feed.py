@@ -7,7 +7,6 @@ whole on every rank, which keeps its own samples by position.
 from __future__ import annotations
 
 import logging
-import platform
 import sys
 from contextlib import contextmanager
 from functools import partial
@@ -26,7 +25,14 @@ from unified_ipu.data.stream_reader import StreamReader
 from unified_ipu.data.worker import load_function
 from unified_ipu.errors import DataError
 from unified_ipu.events import Counters
-from unified_ipu.world import conflicts, installed_packages, usable_cores
+from unified_ipu.world import (
+    Sharing,
+    claim_cores,
+    conflicts,
+    current_environment,
+    installed_packages,
+    share_cores,
+)
 
 _log = logging.getLogger("unified_ipu.data")
 
@@ -65,8 +71,8 @@ class LocalFeed:
         self._number = -1
         self._pass: Optional[LocalPass] = None
         _warn_of_conflicts()
-        hosts = communicator.all_gather_value(platform.node())
-        sharing = hosts.count(platform.node())
+        claims = communicator.all_gather_value(claim_cores(current_environment()))
+        sharing = share_cores(claims, communicator.rank)
         self._open: Optional[Callable[[int, int, int], LocalPass]] = None
         error: Optional[str] = None
         cause: Optional[Exception] = None
@@ -102,11 +108,11 @@ class LocalFeed:
         source: Union[PipelineSource, StreamSource],
         schedule: Schedule,
         replica: int,
-        sharing: int,
+        sharing: Sharing,
     ) -> Callable[[int, int, int], LocalPass]:
         replicas = tuple(schedule.of_process(replica))
-        cores = max(1, usable_cores() // sharing)
-        threads = cores if sharing > 1 else 0
+        cores = sharing.cores
+        threads = cores if sharing.processes > 1 else 0
         if isinstance(source, StreamSource):
             if isinstance(source, LiveSource):
                 function = source.adopted()

@@ -24,6 +24,7 @@ from unified_ipu.data.worker_start import pack
 from unified_ipu.errors import DataError
 from unified_ipu.events import Counters
 from unified_ipu.plan import DataSettings
+from unified_ipu.world import allowed_cpus, running_on
 
 
 class Closable(Protocol):
@@ -75,7 +76,8 @@ class ProcessFeed:
         self._owned: List[Closable] = []
         # Also when it is never closed: the first rank must not exit before its child.
         self._leave = weakref.finalize(self, _close_all, self._owned)
-        everybody = communicator.all_gather_value({"host": _host(), "replica": replica})
+        me = {"host": _host(), "replica": replica, "cpus": list(allowed_cpus())}
+        everybody = communicator.all_gather_value(me)
         mine = [k for k, entry in enumerate(everybody) if entry["host"] == _host()]
         self.is_spread = len(mine) < len(everybody)
         config = {
@@ -91,7 +93,9 @@ class ProcessFeed:
         with communicator.phase("data start"):
             started: Dict[str, Any] = {}
             if communicator.rank == mine[0]:
-                started = self._start(config, source, num_workers, settings.python)
+                # A rank may be bound to a part of the host; what feeds all of them is not.
+                with running_on(sorted({cpu for k in mine for cpu in everybody[k]["cpus"]})):
+                    started = self._start(config, source, num_workers, settings.python)
             answers = communicator.all_gather_value(started)
             error = self._join(answers[mine[0]], replica, counters)
             errors = communicator.all_gather_value(error)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
+from unified_ipu.comms import Communicator
 from unified_ipu.errors import ConfigError, PlanError
 from unified_ipu.plan import (
     Plan,
@@ -24,8 +25,10 @@ from unified_ipu.world import (
     Mesh,
     Place,
     World,
+    claim_cores,
     current_environment,
     read_world,
+    share_cores,
     unread_launcher,
 )
 
@@ -91,6 +94,23 @@ def join_plan(
     mesh = Mesh(_axes(resolved))
     mesh.check(world.world_size)
     return Joined(world, resolved, mesh, _place(resolved, mesh, world), str(folder))
+
+
+def share_host(joined: Joined, communicator: Communicator) -> Joined:
+    """Tell each process its part of the host's cores; warn of more threads than there are.
+
+    Collective. How another launcher has bound its processes only they know, each for itself.
+
+    Args:
+        joined: This process.
+        communicator: Of the whole world.
+    """
+    claims = communicator.all_gather_value(claim_cores(current_environment()))
+    sharing = share_cores(claims, communicator.rank)
+    is_ours = joined.world.launcher == "unified-ipu"  # which has said what it did
+    if sharing.warning and joined.place.local_rank == 0 and not is_ours:
+        logger.warning("%s", sharing.warning)
+    return replace(joined, place=replace(joined.place, cores=sharing.cores))
 
 
 def _axes(plan: Plan) -> Dict[str, int]:

@@ -45,7 +45,7 @@ from unified_ipu.session.agreement import agree_on_tensors
 from unified_ipu.session.device_targets import choose_target, link_devices, unlink_devices
 from unified_ipu.session.first_batches import MixedExecutor
 from unified_ipu.session.first_on_host import first_on_host
-from unified_ipu.session.joining import Joined, join_plan
+from unified_ipu.session.joining import Joined, join_plan, share_host
 from unified_ipu.session.late_build import LateExecutor, agree_on_build
 from unified_ipu.session.mixing import (
     Mix,
@@ -102,6 +102,7 @@ class Session:
             self._communicator = self._given
         else:
             self._communicator = self._connect()
+            self._joined = share_host(self._joined, self._communicator)
         link_devices(self.plan, self._communicator)
         self._log.install()
         AdapterScopes(self.plan, self.place).seed()
@@ -110,7 +111,7 @@ class Session:
     def _connect(self) -> Communicator:
         world = self._joined.world
         with located(world.rank):
-            return join_world(world, self.plan.comms)
+            return join_world(world, self.plan.comms, deterministic=self.plan.deterministic)
 
     def __exit__(
         self,

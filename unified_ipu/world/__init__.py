@@ -34,6 +34,12 @@ from unified_ipu.world.processors import (
     allowed_cpus as allowed_cpus,
     format_cpus as format_cpus,
     read_processors as read_processors,
+    running_on as running_on,
+)
+from unified_ipu.world.sharing import (
+    Sharing as Sharing,
+    claim_cores as claim_cores,
+    share_cores as share_cores,
 )
 
 __all__ = [
@@ -45,8 +51,10 @@ __all__ = [
     "Place",
     "PopDist",
     "Processors",
+    "Sharing",
     "World",
     "allowed_cpus",
+    "claim_cores",
     "conflicts",
     "current_environment",
     "format_cpus",
@@ -56,6 +64,8 @@ __all__ = [
     "read_popdist",
     "read_processors",
     "read_world",
+    "running_on",
+    "share_cores",
     "unread_launcher",
     "usable_cores",
     "usable_processors",

@@ -18,6 +18,7 @@ class Place:
         num_replicas: Data-parallel copies of the model over the world.
         device_index: Accelerator of this process, or None on CPU.
         local_size: Number of processes on this host, who share its cores.
+        cores: That this process may keep busy; 0 where nothing was worked out.
     """
 
     rank: int = 0
@@ -27,3 +28,4 @@ class Place:
     num_replicas: int = 1
     device_index: Optional[int] = None
     local_size: int = 1
+    cores: int = 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 _SYSTEM = Path("/sys/devices/system")
 
@@ -85,6 +86,25 @@ def allowed_cpus() -> Tuple[int, ...]:
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
+
+
+@contextmanager
+def running_on(cpus: Sequence[int]) -> Iterator[None]:
+    """Let this thread, and the processes that it starts meanwhile, run on other processors.
+
+    Args:
+        cpus: Numbers of hardware threads; where the system does not allow them, nothing changes.
+    """
+    before = allowed_cpus()
+    if tuple(sorted(cpus)) == before or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    with suppress(OSError):
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def parse_cpus(text: str) -> Tuple[int, ...]:

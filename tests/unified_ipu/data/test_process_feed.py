@@ -19,6 +19,7 @@ from unified_ipu.data.pipeline_source import PipelineSource
 from unified_ipu.errors import DataError
 from unified_ipu.events import Counters
 from unified_ipu.plan import BatchPlan, DataSettings
+from unified_ipu.world import allowed_cpus, running_on
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -300,6 +301,20 @@ def test_a_data_process_that_ends_itself_is_an_error_with_its_last_words(start, 
     written = capsys.readouterr().err
     assert "last words" in written
     assert "chatter" not in written
+
+
+def test_ranks_that_are_bound_to_cores_leave_their_data_process_all_of_them(run_ranks, make_loader):
+    cores = allowed_cpus()[:2]
+
+    def rank(communicator):
+        with running_on([cores[communicator.rank % len(cores)]]):  # this thread
+            loader = make_loader(communicator, pipeline("slow"), BatchPlan(8, 4, 2))
+            bound = len(allowed_cpus())
+        with loader:
+            where = os.sched_getaffinity(worker_of(loader)) if communicator.rank == 0 else None
+            return bound, where
+
+    assert run_ranks(2, rank) == [(1, set(cores)), (1, None)]
 
 
 def test_a_killed_data_process_is_an_error_on_every_rank_at_once(run_ranks, make_loader):

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from unified_ipu.errors import ConfigError, PlanError
 from unified_ipu.plan import Plan
-from unified_ipu.session.joining import join_plan, read_arguments
-from unified_ipu.world import Handover, World
+from unified_ipu.session.joining import join_plan, read_arguments, share_host
+from unified_ipu.world import Handover, World, usable_cores
 
 
 def test_plan_and_settings_are_found_among_other_arguments():
@@ -93,3 +95,37 @@ def test_all_replicas_of_one_process_need_no_launcher():
     assert join_plan(plan, world=World(), argv=["train.py"]).place.replicas == range(2)
     with pytest.raises(PlanError, match=r"mesh\.data=4 needs 2 processes"):
         join_plan(plan.replace({"mesh.data": 4}), world=World(), argv=["train.py"])
+
+
+class Crowd:
+    """A communicator whose ranks all say what this one does."""
+
+    def __init__(self, size):
+        self.rank, self.size = 0, size
+
+    def all_gather_value(self, value):
+        return [value] * self.size
+
+
+def crowd() -> Any:
+    return Crowd(4)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "warns"), [("torchrun", True), ("slurm", True), ("unified-ipu", False)]
+)
+def test_more_threads_than_cores_under_another_launcher_are_a_warning(
+    monkeypatch, caplog, launcher, warns
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    world = World(world_size=4, local_world_size=4, launcher=launcher, job="j")
+    joined = share_host(join_plan(Plan(), world=world, argv=[]), crowd())
+    assert joined.place.cores == max(1, usable_cores() // 4)
+    assert ("4 processes of this host start 256 threads" in caplog.text) == warns
+
+
+def test_threads_that_fit_are_no_warning(monkeypatch, caplog):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    world = World(world_size=4, local_world_size=4, launcher="torchrun", job="j")
+    share_host(join_plan(Plan(), world=world, argv=[]), crowd())
+    assert caplog.text == ""

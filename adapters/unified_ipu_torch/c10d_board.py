@@ -52,7 +52,8 @@ class Board:
     def join(self) -> None:
         """Say that this rank is here."""
         with _translated():
-            self.store.set(f"here/{self.rank}", json.dumps([host_name(), os.getpid(), self._address]))
+            entry = [host_name(), os.getpid(), self._address]
+            self.store.set(f"here/{self.rank}", json.dumps(entry))
 
     def learn(self) -> None:
         """Read who is where; all are here."""

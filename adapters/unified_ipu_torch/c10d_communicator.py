@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from unified_ipu.comms import GeneralCommunicator, build_signature, check_root
+from unified_ipu.comms import ArrangedCommunicator, build_signature, check_root
 from unified_ipu_torch.c10d_wire import GlooWire
 
 _OPERATIONS: Dict[str, Any] = {
@@ -24,7 +24,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 GroupBuilder = Callable[[Any, int, int], Any]
 
 
-class C10dCommunicator(GeneralCommunicator):
+class C10dCommunicator(ArrangedCommunicator):
     """``Communicator`` over torch's process groups.
 
     Args:

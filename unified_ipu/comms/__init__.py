@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unified_ipu.comms.arranged import ArrangedCommunicator as ArrangedCommunicator
 from unified_ipu.comms.communicator import Communicator as Communicator
 from unified_ipu.comms.connect import connect as connect, local_group as local_group
 from unified_ipu.comms.dump import has_ended as has_ended
@@ -20,6 +21,7 @@ from unified_ipu.comms.staged import check_root as check_root
 from unified_ipu.comms.wire import Waiting as Waiting, Wire as Wire
 
 __all__ = [
+    "ArrangedCommunicator",
     "Buffer",
     "Communicator",
     "GeneralCommunicator",

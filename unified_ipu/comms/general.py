@@ -26,6 +26,7 @@ from unified_ipu.comms.exchange import INLINE_BYTES, Exchange
 from unified_ipu.comms.general_reducer import GeneralReducer
 from unified_ipu.comms.members import find_members
 from unified_ipu.comms.messages import receive, send
+from unified_ipu.comms.reduction import GradientReducer
 from unified_ipu.comms.signature import Signature, build_signature
 from unified_ipu.comms.staged import check_root
 from unified_ipu.comms.values import encode
@@ -171,7 +172,7 @@ class GeneralCommunicator:
 
     def reducer(
         self, bucket_plan: BucketPlan, header_size: int, kernels: Optional[Kernels] = None
-    ) -> GeneralReducer:
+    ) -> GradientReducer:
         """What sums gradients over these ranks."""
         return GeneralReducer(self._exchange, bucket_plan, header_size, kernels)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from unified_ipu.plan.algorithms import (
+    automatic_algorithms as automatic_algorithms,
+    why_no_algorithm as why_no_algorithm,
+)
 from unified_ipu.plan.batch import BatchPlan as BatchPlan, MicroSpan as MicroSpan
 from unified_ipu.plan.buckets import BucketPlan as BucketPlan, plan_buckets as plan_buckets
 from unified_ipu.plan.built import check_built as check_built, not_built as not_built
@@ -57,6 +61,7 @@ __all__ = [
     "Slot",
     "TensorSpec",
     "UpdateSettings",
+    "automatic_algorithms",
     "check_built",
     "device_batch",
     "device_fields",
@@ -73,4 +78,5 @@ __all__ = [
     "replicas_per_process",
     "resolve_mesh",
     "runs_whole_calls",
+    "why_no_algorithm",
 ]

@@ -12,7 +12,6 @@ from unified_ipu.plan.validation import shown
 # Values that work today, by setting; what is not listed works in all its range.
 WORKING: Dict[str, Tuple[Any, ...]] = {
     "mesh.stage": (1,),
-    "comms.algorithm": ("auto", "direct"),
     "comms.compression": ("none",),
     "comms.overlap": ("auto",),
     "pipeline.schedule": ("1f1b",),
@@ -24,13 +23,17 @@ WORKING: Dict[str, Tuple[Any, ...]] = {
 ON_DEVICES = ("compile.cache_dir",)
 """What works where programs are compiled."""
 
+NOT_ON_DEVICES: Dict[str, Tuple[Any, ...]] = {"comms.algorithm": ("auto", "direct")}
+"""What works there of that which works on hosts: devices sum gradients over links of their own."""
+
 
 def not_built(plan: Plan) -> Tuple[str, ...]:
     """One sentence for every setting that asks for something that is not built yet."""
     tables = plan.to_dict()
     found = []
     is_compiled = runs_whole_calls(plan.target)
-    for path, working in WORKING.items():
+    limits = {**WORKING, **NOT_ON_DEVICES} if is_compiled else WORKING
+    for path, working in limits.items():
         if is_compiled and path in ON_DEVICES:
             continue
         section, _, name = path.rpartition(".")
@@ -38,7 +41,8 @@ def not_built(plan: Plan) -> Tuple[str, ...]:
         if value not in working:
             words = " or ".join(shown(each) for each in working)
             verb = "work" if len(working) > 1 else "works"
-            found.append(f"{path}: got {shown(value)}; only {words} {verb} today")
+            where = f'with target = "{plan.target}"' if path in NOT_ON_DEVICES else "today"
+            found.append(f"{path}: got {shown(value)}; only {words} {verb} {where}")
     return tuple(found)
 
 

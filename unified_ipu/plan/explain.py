@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import List, Optional, Sequence, Tuple
 
 from unified_ipu.errors import ConfigError
+from unified_ipu.plan.algorithms import algorithm_rows
 from unified_ipu.plan.batch import BatchPlan
 from unified_ipu.plan.built import not_built
+from unified_ipu.plan.device_batch import runs_whole_calls
 from unified_ipu.plan.plan import Plan
 from unified_ipu.plan.replicas import idle_warnings, replicas_per_process
 from unified_ipu.plan.settings import PrecisionSettings
@@ -51,6 +53,8 @@ def explain(plan: Plan, *, samples: Optional[int] = None, replicas: Optional[int
     parts.append(_title("learning rate", _rate_rows(plan, batch)))
     if plan.precision != PrecisionSettings():
         parts.append(_title("precision", _precision_rows(plan.precision)))
+    if batch.num_replicas > 1 and not runs_whole_calls(plan.target):
+        parts.append(_title("sums of gradients", algorithm_rows(plan)))
     parts.append(_listed("warnings", idle_warnings(batch)))
     parts.append(_listed("refused: not built yet", not_built(plan)))
     return "\n".join(part for part in parts if part)

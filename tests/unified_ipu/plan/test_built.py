@@ -9,8 +9,6 @@ from unified_ipu.plan import Plan, check_built, not_built
 
 REFUSED = [
     ("mesh.stage", 2, "mesh.stage: got 2; only 1 works today"),
-    ("comms.algorithm", "ring", 'comms.algorithm: got "ring"; only "auto" or "direct" work'),
-    ("comms.algorithm", "hierarchical", 'comms.algorithm: got "hierarchical"; only'),
     ("comms.compression", "topk", 'comms.compression: got "topk"; only "none" works'),
     ("comms.overlap", "none", 'comms.overlap: got "none"; only "auto" works'),
     ("pipeline.schedule", "gpipe", 'pipeline.schedule: got "gpipe"; only "1f1b" works'),
@@ -34,6 +32,15 @@ def test_where_programs_are_compiled_they_may_be_kept():
     plan = Plan().replace({"compile.cache_dir": "cache"})
     assert len(not_built(plan)) == 1
     assert not_built(plan.replace(target="ipu")) == ()
+
+
+@pytest.mark.parametrize("value", ["ring", "hierarchical"])
+def test_algorithms_are_of_hosts(value):
+    plan = Plan().replace({"comms.algorithm": value})
+    assert not_built(plan) == ()
+    (refusal,) = not_built(plan.replace(target="ipu"))
+    expected = f'comms.algorithm: got "{value}"; only "auto" or "direct" work with target = "ipu"'
+    assert refusal == expected
 
 
 @pytest.mark.parametrize(("path", "value", "message"), REFUSED)

@@ -36,7 +36,12 @@ its last update: real rows in each micro-batch
 
 learning rate
   factor  1  lr_scaling is off
-"""
+
+sums of gradients
+  one host                         direct                         over shm
+  several hosts, one rank on each  direct | ring                  over c10d, by measurement before the first update
+  several hosts, more ranks on one hierarchical | direct | ring   over c10d, by measurement before the first update
+"""  # noqa: E501  # as it is printed
 
 
 def compact(text):
@@ -96,10 +101,10 @@ def test_drops_and_pads_are_shown():
 
 
 def test_idle_replicas_and_refusals_are_shown():
-    lines = compact(Plan().replace({"mesh.data": 8, "comms.algorithm": "ring"}).explain())
+    lines = compact(Plan().replace({"mesh.data": 8, "comms.overlap": "none"}).explain())
     assert lines[lines.index("warnings") + 1].startswith("4 of 8 replicas are idle")
     refusal = lines[lines.index("refused: not built yet") + 1]
-    assert refusal == 'comms.algorithm: got "ring"; only "auto" or "direct" work today'
+    assert refusal == 'comms.overlap: got "none"; only "auto" works today'
 
 
 def test_the_learning_rate_factor_and_its_origin_are_shown():

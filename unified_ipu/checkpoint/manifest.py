@@ -71,6 +71,8 @@ class Manifest(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
         loaders: By the name they were saved under.
         files: By file name.
         notes: What ``fit`` needs to go on: None if it was not saved by ``fit``.
+        algorithm: How gradients were summed between hosts, "" where there was no choice: sums are
+            the same bits only by the same one.
     """
 
     step: int
@@ -80,6 +82,7 @@ class Manifest(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     loaders: Dict[str, LoaderEntry]
     files: Dict[str, FileEntry] = {}
     notes: Optional[Dict[str, Any]] = None
+    algorithm: str = ""
 
 
 def manifest_to_text(manifest: Manifest) -> str:

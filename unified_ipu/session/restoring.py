@@ -22,6 +22,7 @@ from unified_ipu.session.saving import (
     sorted_out,
     tensors_of,
 )
+from unified_ipu.session.transports import prefer_algorithm
 
 if TYPE_CHECKING:
     from unified_ipu.session.session import Session
@@ -82,6 +83,7 @@ def restore(
                 )
         for name, loader in named.loaders.items():
             loader.load_state(manifest.loaders[name].state)
+        prefer_algorithm(communicator, manifest.algorithm)
     return path, manifest
 
 

@@ -25,6 +25,7 @@ from unified_ipu.errors import CheckpointError, ConfigError, ContractError, Unif
 from unified_ipu.session.mixing import refuse_mixed
 from unified_ipu.session.own_buffers import Buffers
 from unified_ipu.session.program import Program
+from unified_ipu.session.transports import algorithm_of
 
 if TYPE_CHECKING:
     from unified_ipu.session.session import Session
@@ -133,6 +134,7 @@ def save(
                 programs={name: _entry(named, name, buffers[name]) for name in named.programs},
                 loaders={name: LoaderEntry(state=state) for name, state in states.items()},
                 notes=None if notes is None else notes(),
+                algorithm=algorithm_of(communicator),
             )
             if communicator.rank == 0:
                 path = str(_publish(Path(folder), manifest, named, buffers, keep))

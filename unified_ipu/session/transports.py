@@ -131,3 +131,14 @@ def _arrange(
         raise PlanError(
             f'comms.algorithm = "{comms.algorithm}": this transport has "direct" only; set "auto"'
         )
+
+
+def algorithm_of(communicator: Communicator) -> str:
+    """How gradients are summed over hosts, "" while that is open, or where there is no choice."""
+    return communicator.algorithm if isinstance(communicator, ArrangedCommunicator) else ""
+
+
+def prefer_algorithm(communicator: Communicator, algorithm: str) -> None:
+    """Go on as a checkpoint was made, where there is a choice and it is still open."""
+    if isinstance(communicator, ArrangedCommunicator):
+        communicator.prefer(algorithm)

@@ -86,7 +86,11 @@ def select_rows(tree: Tree, keep: Any) -> Tree:
 def to_tensors(tree: Tree, device: torch.device, copies: Optional[Copies] = None) -> Tree:
     """Tensors on ``device`` for every array of a tree."""
     if type(tree) is tuple:  # nearly always; saves the general walk
-        return tuple([to_tensors(child, device, copies) for child in tree])
+        found = []
+        for child in tree:
+            is_here = isinstance(child, torch.Tensor) and child.device == device
+            found.append(child if is_here else to_tensors(child, device, copies))
+        return tuple(found)
     if isinstance(tree, (dict, list, tuple)):
         return map_tree(tree, lambda leaf: to_tensor(leaf, device, copies))
     return to_tensor(tree, device, copies)

@@ -18,10 +18,7 @@ _HALF_TYPES = re.compile(r"Half|BFloat16|float16")
 
 
 class Translation:
-    """Says more of memory that ran out and of kernels that are missing; the rest passes as it is.
-
-    A class, since it is entered several times an update and a generator costs a microsecond more.
-    """
+    """Says more of memory that ran out and of missing kernels; the rest passes as it is."""
 
     def __enter__(self) -> None:
         """Nothing to do."""
@@ -36,27 +33,37 @@ class Translation:
             CapabilityError: If an operation has no deterministic kernel, and the plan wants one;
                 or none in half precision.
         """
-        if error is None:
-            return
-        if isinstance(error, MemoryError) or (
-            isinstance(error, RuntimeError) and any(t in str(error) for t in _OUT_OF_MEMORY)
-        ):
-            raise DeviceError(NAME, "out of memory; lower batch.micro_batch_size") from error
-        if isinstance(error, RuntimeError) and _NOT_DETERMINISTIC in str(error):
-            operation = str(error).partition(_NOT_DETERMINISTIC)[0].strip()
-            raise CapabilityError(
-                NAME,
-                f"{operation} has no deterministic kernel on this device; set deterministic = "
-                "false, or use another operation in the model",
-            ) from error
-        operation = _lacks_half(error, trace)
-        if operation:
-            raise CapabilityError(
-                NAME,
-                f"{operation} cannot be run in half precision here ({error}); run it in float32, "
-                "inside torch.autocast(..., enabled=False) and on inputs.float(), or set "
-                "precision.compute to another type",
-            ) from error
+        if error is not None:
+            say_more(error)
+
+
+def say_more(error: BaseException) -> None:
+    """Raise what says more than ``error``, if there is that; called where it was caught.
+
+    Raises:
+        DeviceError: If the host or the device ran out of memory.
+        CapabilityError: If an operation has no deterministic kernel, and the plan wants one; or
+            none in half precision.
+    """
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(t in str(error) for t in _OUT_OF_MEMORY)
+    ):
+        raise DeviceError(NAME, "out of memory; lower batch.micro_batch_size") from error
+    if isinstance(error, RuntimeError) and _NOT_DETERMINISTIC in str(error):
+        operation = str(error).partition(_NOT_DETERMINISTIC)[0].strip()
+        raise CapabilityError(
+            NAME,
+            f"{operation} has no deterministic kernel on this device; set deterministic = "
+            "false, or use another operation in the model",
+        ) from error
+    operation = _lacks_half(error, error.__traceback__)
+    if operation:
+        raise CapabilityError(
+            NAME,
+            f"{operation} cannot be run in half precision here ({error}); run it in float32, "
+            "inside torch.autocast(..., enabled=False) and on inputs.float(), or set "
+            "precision.compute to another type",
+        ) from error
 
 
 def _lacks_half(error: BaseException, trace: Optional[TracebackType]) -> str:

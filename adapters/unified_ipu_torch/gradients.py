@@ -55,13 +55,14 @@ class OwnGradients:
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._parameters = parameters
-        self._kept: List[Optional[torch.Tensor]] = [None] * len(parameters)
+        self._none: List[Optional[torch.Tensor]] = [None] * len(parameters)
+        self._kept = self._none
 
     def begin(self) -> None:
         """Start without gradients."""
         for parameter in self._parameters:
             parameter.grad = None
-        self._kept = [None] * len(self._parameters)
+        self._kept = self._none
 
     def prepare(self) -> None:
         """Put back what user code dropped."""
@@ -75,10 +76,12 @@ class OwnGradients:
 
     def finish(self) -> List[bool]:
         """A parameter without a gradient was not used."""
+        used = []
         for index, kept in enumerate(self._kept):
             if kept is not None and kept.layout is not torch.strided:  # of sparse embeddings
                 self._kept[index] = self._parameters[index].grad = kept.to_dense()
-        return [kept is not None for kept in self._kept]
+            used.append(kept is not None)
+        return used
 
     def receive(self) -> None:
         """They are in place."""
@@ -247,12 +250,9 @@ def squared_norm(gradients: Sequence[torch.Tensor]) -> float:
     """
     total = 0.0
     for gradient in gradients:
-        if gradient.is_cpu and gradient.is_contiguous():
-            flat = gradient.numpy()
-            total += float(np.vdot(flat, flat).real)
-        elif gradient.is_cpu:
+        if gradient.is_cpu:
             flat = gradient.numpy().ravel("K")  # no copy while the memory is dense
-            total += float(np.dot(flat, flat))
+            total += float(np.vdot(flat, flat))  # unlike `dot`, it warns of no overflow
         else:
             norm = float(torch.linalg.vector_norm(gradient))
             total += norm * norm

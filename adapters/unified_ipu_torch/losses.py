@@ -169,6 +169,8 @@ class KnownLoss:
             raise ConfigError(f"{type(loss).__name__} is none of torch's own losses")
         self.words = words
         self.reduction: str = loss.reduction
+        self.is_mean = self.reduction in {"mean", "batchmean"}
+        """Whether the loss divides by its W itself."""
         self._loss = loss
         self._each = copy.copy(loss)
         self._each.reduction = "none"
@@ -181,11 +183,6 @@ class KnownLoss:
     def module(self) -> Any:
         """What ``each`` calls: the user's loss with reduction ``"none"``."""
         return self._each
-
-    @property
-    def is_mean(self) -> bool:
-        """Whether the loss divides by its W itself."""
-        return self.reduction in {"mean", "batchmean"}
 
     @property
     def usually_counts_rows(self) -> bool:

@@ -1,7 +1,8 @@
 """One step of SGD, Adam or AdamW without what torch's ``Optimizer.step`` does around the kernel.
 
 It looks at hooks and opens a profiler range: some 50 us beside a kernel of 10 on a small model.
-Where nothing of that is used, the same functions of torch are called with the same arguments.
+Where nothing of that is used, the same functions of torch are called with the same arguments; for
+SGD on the CPU the same operations in the same order, since the function around them costs as much.
 Everything is read from the optimizer anew at each step, so a user may change it as ever.
 
 Source: ``torch.optim.sgd.sgd``, ``adam.adam`` and ``adamw.adamw``, which are public functions of
@@ -10,7 +11,7 @@ their modules; the same bits as ``Optimizer.step`` are held by ``test_plain_step
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch.optim import optimizer as torch_optimizer
@@ -43,23 +44,27 @@ class PlainStep:
         Returns:
             False if torch's own step has to do it; then nothing was changed.
         """
-        optimizer = self._optimizer
         if self._is_watched():
             return False
-        state, slots = optimizer.state, self._slots
+        state = self._optimizer.state
+        entries = iter(state.items())
         work = []
-        for group in optimizer.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            states = [state.get(p) for p in parameters]
-            columns = _columns(group, states, slots)
-            if columns is None or not isinstance(group["lr"], float):
+        for group in self._optimizer.param_groups:
+            if not _has_known_state(group):
                 return False
-            if parameters:
-                work.append((group, parameters, columns))
-        with torch.no_grad():
-            for group, parameters, columns in work:
-                gradients = [p.grad for p in parameters]
+            slots = () if self._slots is _MOMENTUM and not group["momentum"] else self._slots
+            found = _gathered(group["params"], slots, state, entries)
+            if found is None:
+                return False
+            if found[0]:
+                work.append((group, *found))
+        was_enabled = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        try:
+            for group, parameters, gradients, columns in work:
                 self._kernel(group, parameters, gradients, columns, group["lr"] * lr_factor)
+        finally:
+            torch.set_grad_enabled(was_enabled)
         return True
 
     def _is_watched(self) -> bool:
@@ -67,7 +72,8 @@ class PlainStep:
         mine = self._optimizer.__dict__
         if "step" in mine or _is_profiled():
             return True
-        return any(mine.get(name) for name in _HOOKS) or any(_global_hooks)
+        before, after = _HOOKS
+        return bool(mine.get(before) or mine.get(after) or any(_global_hooks))
 
 
 def plain_step(optimizer: Any) -> Optional[PlainStep]:
@@ -87,29 +93,46 @@ _global_hooks: Tuple[Dict[Any, Any], ...] = tuple(
 )
 
 
-def _columns(
-    group: _Group, states: Sequence[Optional[Dict[str, Any]]], slots: Sequence[str]
-) -> Optional[List[List[Any]]]:
-    """State by slot; None before a parameter's first step, and for settings with more state."""
-    if group["differentiable"] or any(group.get(name) for name in _MORE_STATE):
-        return None
-    if slots == _MOMENTUM and not group["momentum"]:
-        return [[None] * len(states)]
-    try:
-        columns = [[state[slot] for state in states] for slot in slots]  # type: ignore[index]
-    except (KeyError, TypeError):
-        return None
-    for value in columns[0]:  # not ``in``, which would compare tensors
-        if value is None:
-            return None
-    return columns
+def _has_known_state(group: _Group) -> bool:
+    """Whether the kernels here know all that a group's settings keep, and how."""
+    more = group["differentiable"] or group.get("amsgrad") or group.get("capturable")
+    return not more and isinstance(group["lr"], float)
+
+
+def _gathered(
+    candidates: Sequence[Any], slots: Sequence[str], state: Any, entries: Iterator[Any]
+) -> Optional[Tuple[List[Any], List[Any], List[List[Any]]]]:
+    """Parameters with a gradient, gradients, and state by slot; None before a first step."""
+    parameters: List[Any] = []
+    gradients: List[Any] = []
+    columns: List[List[Any]] = [[] for _ in slots]
+    for parameter in candidates:
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        # State lies in the order of the parameters, as a rule; to look it up hashes them.
+        key, values = next(entries, _NO_ENTRY)
+        if key is not parameter:
+            values = state.get(parameter, {})
+        for slot, column in zip(slots, columns):
+            value = values.get(slot)
+            if value is None:
+                return None
+            column.append(value)
+        parameters.append(parameter)
+        gradients.append(gradient)
+    return parameters, gradients, columns
 
 
 def _sgd(group: _Group, parameters: Any, gradients: Any, columns: Any, lr: float) -> None:
+    momenta = columns[0] if columns else [None] * len(parameters)
+    if parameters[0].is_cpu and not group["foreach"] and not group["fused"]:
+        _sgd_by_parameter(group, parameters, gradients, momenta, lr)
+        return
     sgd(
         parameters,
         gradients,
-        columns[0],
+        momenta,
         foreach=group["foreach"],
         fused=group["fused"],
         weight_decay=group["weight_decay"],
@@ -119,6 +142,21 @@ def _sgd(group: _Group, parameters: Any, gradients: Any, columns: Any, lr: float
         nesterov=group["nesterov"],
         maximize=group["maximize"],
     )
+
+
+def _sgd_by_parameter(
+    group: _Group, parameters: Any, gradients: Any, momenta: Any, lr: float
+) -> None:
+    """What torch does on the CPU unless told otherwise, the same operations in the same order."""
+    momentum, weight_decay = group["momentum"], group["weight_decay"]
+    for parameter, gradient, velocity in zip(parameters, gradients, momenta):
+        change = -gradient if group["maximize"] else gradient
+        if weight_decay != 0:
+            change = change.add(parameter, alpha=weight_decay)
+        if velocity is not None:
+            velocity.mul_(momentum).add_(change, alpha=1 - group["dampening"])
+            change = change.add(velocity, alpha=momentum) if group["nesterov"] else velocity
+        parameter.add_(change, alpha=-lr)
 
 
 def _adam(group: _Group, parameters: Any, gradients: Any, columns: Any, lr: float) -> None:
@@ -159,7 +197,7 @@ def _by_moments(
     )
 
 
-_MORE_STATE = ("amsgrad", "capturable")
+_NO_ENTRY: Tuple[Any, Dict[str, Any]] = (None, {})
 _MOMENTUM = ("momentum_buffer",)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _KINDS: Dict[type, Tuple[Sequence[str], Callable[..., None]]] = {

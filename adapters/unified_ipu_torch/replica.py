@@ -32,7 +32,7 @@ from unified_ipu_torch.batches import (
 )
 from unified_ipu_torch.bystanders import Bystanders
 from unified_ipu_torch.determinism import determinism
-from unified_ipu_torch.errors import translated
+from unified_ipu_torch.errors import say_more, translated
 from unified_ipu_torch.evaluation import evaluation_mode
 from unified_ipu_torch.gradients import (
     BoundGradients,
@@ -174,7 +174,7 @@ class TorchReplica:
         del ready  # the core reduces after the last micro-batch
         if self._optimizer is None:
             raise ConfigError("this program has no optimizer; pass optimizer= to compile to train")
-        with translated():
+        try:  # not ``with translated()``, which costs three calls more; as below
             batch = read_batch(micro, self._device, self._copies)
             weight = self._objective.weight_before(batch) if batch.rows else 0.0
             if weight == 0.0 and not self.holds_collectives:
@@ -191,6 +191,9 @@ class TorchReplica:
             elif self.holds_collectives:
                 self._backward_uncounted([score.uncounted])
             self._counting.add(score)
+        except Exception as error:
+            say_more(error)
+            raise
 
     def _backward(self, score: Score, value: torch.Tensor, scale: float) -> None:
         if not value.requires_grad:
@@ -199,7 +202,9 @@ class TorchReplica:
                 "detach(), no_grad() or a conversion to numpy between model and loss"
             )
         self._gradients.prepare()
-        torch.autograd.backward(value, torch.full_like(value, score.factor * scale))
+        seed = score.factor * scale
+        # torch makes the 1 itself, and checks less than where it is given a tensor.
+        torch.autograd.backward(value, None if seed == 1.0 else torch.full_like(value, seed))
         self._gradients.collect()
 
     def _backward_uncounted(self, roots: Sequence[Any]) -> None:
@@ -211,10 +216,13 @@ class TorchReplica:
 
     def finish_update(self) -> Tally:
         """Read the tally back, and drop what backward left on parameters of other programs."""
-        with translated():
+        try:
             used = self._gradients.finish()
             self._bystanders.clear()
             return self._counting.read(used)
+        except Exception as error:
+            say_more(error)
+            raise
 
     def squared_norm(self) -> float:
         """Squared norm of the gradients."""
@@ -244,7 +252,7 @@ class TorchReplica:
         if self._optimizer is None:
             raise ConfigError("this program has no optimizer; pass optimizer= to compile to train")
         active = used if owned is None else [u and o for u, o in zip(used, owned)]
-        with translated():
+        try:
             self._gradients.receive()
             if scale != 1.0:
                 present = [
@@ -263,6 +271,9 @@ class TorchReplica:
             with scaled_rates(self._optimizer, lr_factor):
                 with without_gradient(self._parameters, active):
                     self._optimizer.step()
+        except Exception as error:
+            say_more(error)
+            raise
 
     def end_call(self, num_updates: int) -> None:
         """Step the scheduler once for each update that happened."""

@@ -24,8 +24,9 @@ class Counting:
 
     def add(self, score: Score) -> None:
         """Keep one micro-batch's numbers, without its graph."""
-        value = 0.0 if score.value is None else score.value
-        self._numbers += (_kept(value), score.factor, _kept(score.weight))
+        value, weight = score.value, score.weight
+        kept = 0.0 if value is None else value.item() if value.is_cpu else value.detach()
+        self._numbers += (kept, score.factor, weight if type(weight) is float else _kept(weight))
         names: Tuple[str, ...] = ()
         if score.metrics:
             names = tuple(checked_metrics(score.metrics))
@@ -68,7 +69,7 @@ def read_numbers(numbers: Sequence[Any]) -> List[float]:
     """All of them as Python numbers, with one copy from the device."""
     waiting = [n for n in numbers if isinstance(n, torch.Tensor)]
     if not waiting:
-        return [float(n) for n in numbers]
+        return list(map(float, numbers))
     stacked = torch.stack([n.detach().double().reshape(()) for n in waiting])
     read = iter(stacked.tolist())
     return [next(read) if isinstance(n, torch.Tensor) else float(n) for n in numbers]

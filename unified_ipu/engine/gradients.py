@@ -79,7 +79,8 @@ class _LocalPath(_Shared):
         metric_names: Optional[Sequence[str]],
     ) -> Outcome:
         del update, ran
-        changed = 0 if metrics_fit(tally, metric_names) else 1
+        has_metrics = bool(tally.metrics or metric_names)
+        changed = 1 if has_metrics and not metrics_fit(tally, metric_names) else 0
         counted = tally.loss_sum, tally.weight, samples
         metrics = NO_METRICS
         if tally.metrics and not changed:

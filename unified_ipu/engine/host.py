@@ -57,6 +57,7 @@ class HostExecutor:
         self._rules = rules
         self._loss_scale = loss_scale_of(rules)
         self._clock = clock
+        self._computing = clock.phase("compute")
         self._counters = counters
         self._rounds = rounds_of(replica, communicator)
         self._path: Optional[GradientPath] = None
@@ -72,12 +73,13 @@ class HostExecutor:
             DataError: On all ranks, if the ranks got another number of samples than expected.
         """
         before = self._clock.seconds()
-        lr = _first(self._replica.learning_rates()) * call.lr_factor
+        rates = self._replica.learning_rates()
+        lr = float(rates[0]) * call.lr_factor if rates else math.nan
         loss_sum, weight, samples, happened = 0.0, 0.0, 0, 0
         norm = math.nan
         metrics: Dict[str, Tuple[float, float]] = {}
-        path = self._ready_path()
-        with self._clock.phase("compute"):  # what waits for data or ranks inside pauses it
+        path = self._path or self._ready_path()
+        with self._computing:  # what waits for data or ranks inside pauses it
             for update in call.updates:
                 outcome = self._run_update(path, update, call.lr_factor)
                 samples += outcome.samples
@@ -113,7 +115,7 @@ class HostExecutor:
         scale = path.scale(update)
         samples, ran = 0, False
         for micro in self._rounds(update.micro_batches):
-            samples += _real_rows(micro)
+            samples += micro.rows if micro.sample_weight is None else _counted_rows(micro)
             ran = True
             key = micro_batch_key(
                 rules.seed,
@@ -151,10 +153,9 @@ class HostExecutor:
         Raises:
             ConfigError: If the program is closed.
         """
-        if self._path is None:
-            if self._is_closed:
-                raise ConfigError("the program is closed; compile it again to go on")
-            self._path = self._prepared_path()
+        if self._is_closed:
+            raise ConfigError("the program is closed; compile it again to go on")
+        self._path = self._prepared_path()
         return self._path
 
     def _prepared_path(self) -> GradientPath:
@@ -263,14 +264,8 @@ def trained_tensors(specs: Sequence[TensorSpec]) -> List[TensorSpec]:
     ]
 
 
-def _real_rows(micro: MicroBatch) -> int:
-    if micro.sample_weight is None:
-        return micro.rows
-    return int(np.count_nonzero(micro.sample_weight))
-
-
-def _first(rates: Sequence[float]) -> float:
-    return float(rates[0]) if rates else math.nan
+def _counted_rows(micro: MicroBatch) -> int:
+    return int(np.count_nonzero(np.asarray(micro.sample_weight)))
 
 
 def _ignore(bucket: int) -> None:

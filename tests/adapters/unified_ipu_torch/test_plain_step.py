@@ -101,6 +101,21 @@ def test_state_and_settings_that_the_user_replaces_are_used():
     assert_same(net, twin)
 
 
+def test_state_in_another_order_than_the_parameters_finds_its_own():
+    ((net, optimizer), (twin, theirs)) = pair(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
+    step = plain(optimizer)
+    for each, by in ((net, optimizer), (twin, theirs)):
+        set_gradients(each[1], 0)
+        by_torch(by)  # so the state of the last layer comes first
+        set_gradients(each, 1)
+        by_torch(by)
+        set_gradients(each, 2)
+        each[0].bias.grad = None
+    assert step.step(1.0)
+    by_torch(theirs)
+    assert_same(net, twin)
+
+
 def stepped(**settings):
     ((net, optimizer), _) = pair(torch.optim.SGD, {"lr": 0.1, **settings})
     set_gradients(net, 0)

@@ -13,6 +13,7 @@ from torch.nn import functional
 from tests.adapters.unified_ipu_torch.small_models import cut, data, distance, mlp, weights
 from unified_ipu.adapter import Job, Loss, MicroBatch, optim
 from unified_ipu.errors import ConfigError
+from unified_ipu_torch.gradients import squared_norm
 
 
 def test_l1_one_micro_batch_gives_the_weights_of_the_bare_loop_bit_for_bit(drive):
@@ -280,6 +281,12 @@ def test_the_norm_of_gradients_beyond_float32_is_finite(build, micro):
     replica.finish_update()
     assert replica.squared_norm() == pytest.approx(1e60, rel=1e-6)
     assert replica.non_finite() == []
+
+
+def test_the_norm_takes_gradients_in_any_order_of_their_axes():
+    gradient = torch.full((2, 3), 1e30).t()
+    assert squared_norm([gradient]) == pytest.approx(6e60, rel=1e-6)
+    assert squared_norm([torch.arange(6.0).view(2, 3).t(), torch.ones(2)]) == 57.0
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])

@@ -142,16 +142,16 @@ def _pairs(machine: Machine, plan: Plan) -> List[Finding]:
 
 def _host(machine: Machine, plan: Plan) -> List[Finding]:
     found = []
-    limit = "" if machine.cores == machine.all_cores else f" of {machine.all_cores} (limited)"
-    found.append(Finding("cores", "ok", f"{machine.cores}{limit}"))
+    cores = machine.processors.count
+    found.append(Finding("cores", "ok", _cores(machine)))
     data = plan.mesh.data
-    if data != "auto" and data > machine.cores:
+    if data != "auto" and data > cores:
         found.append(
             Finding(
                 "replicas",
                 "note",
-                f"mesh.data = {data} on {machine.cores} cores: replicas of one host take turns",
-                f"mesh.data = {machine.cores}, or more hosts",
+                f"mesh.data = {data} on {cores} cores: replicas of one host take turns",
+                f"mesh.data = {cores}, or more hosts",
             )
         )
     for name, value in machine.threads.items():
@@ -171,6 +171,22 @@ def _host(machine: Machine, plan: Plan) -> List[Finding]:
     else:
         found.append(Finding("shared memory", "ok", "ranks of one host share memory"))
     return found
+
+
+def _cores(machine: Machine) -> str:
+    """How many can be kept busy, and why no more."""
+    processors = machine.processors
+    cpus, cores, nodes = len(processors.cpus), len(processors.cores), len(processors.nodes)
+    words = [str(processors.count)]
+    if cpus > cores:
+        words.append(f"{cpus} hardware threads on {cores} cores count as {cores}")
+    if nodes > 1:
+        words.append(f"{nodes} memory nodes (see unified-ipu run --bind)")
+    if cpus < machine.all_cpus:
+        words.append(f"{cpus} of {machine.all_cpus} hardware threads are allowed to this process")
+    if processors.quota is not None and processors.quota < cores:
+        words.append(f"the control group allows the time of {processors.quota:g}")
+    return "; ".join(words)
 
 
 def _sdk(machine: Machine, plan: Plan) -> List[Finding]:

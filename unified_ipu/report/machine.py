@@ -18,10 +18,22 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from unified_ipu.adapter import available_adapters
 from unified_ipu.comms import available_bytes
 from unified_ipu.plan import Plan
-from unified_ipu.world import Packages, current_environment, installed_packages, usable_cores
+from unified_ipu.world import (
+    Packages,
+    Processors,
+    current_environment,
+    installed_packages,
+    usable_processors,
+)
 
 _SECONDS = 120
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
 _SDK = ("POPLAR_SDK_ENABLED", "POPART_SDK_ENABLED", "IPUOF_VIPU_API_PARTITION_ID")
 
 
@@ -51,8 +63,8 @@ class Machine:
         system: Name of the operating system and of the architecture, ``"Linux x86_64"``.
         packages: What is installed.
         adapters: By name.
-        cores: That this process may keep busy.
-        all_cores: Of the machine.
+        processors: That this process may use.
+        all_cpus: Hardware threads of the machine.
         threads: Settings of thread pools in the environment.
         memory_bytes: That can be had, or None if nothing says so.
         has_memfd: Whether memory can be shared without a name.
@@ -65,8 +77,8 @@ class Machine:
     system: str
     packages: Packages
     adapters: Mapping[str, AdapterState]
-    cores: int
-    all_cores: int
+    processors: Processors
+    all_cpus: int
     threads: Mapping[str, str] = field(default_factory=dict)
     memory_bytes: Optional[int] = None
     has_memfd: bool = True
@@ -96,8 +108,8 @@ def read_machine(plan: Plan, *, ask_adapters: bool = True) -> Machine:
         system=f"{platform.system()} {platform.machine()}",
         packages=installed_packages(),
         adapters=states,
-        cores=usable_cores(),
-        all_cores=os.cpu_count() or 1,
+        processors=usable_processors(),
+        all_cpus=os.cpu_count() or 1,
         threads={name: environment[name] for name in _THREADS if name in environment},
         memory_bytes=available_bytes(),
         has_memfd=_has_memfd(),

@@ -13,7 +13,7 @@ import unified_ipu as ui
 from unified_ipu.report import diagnose
 from unified_ipu.report.machine import AdapterState, Machine, answer, read_machine
 from unified_ipu.report.sdk import sdk_problems
-from unified_ipu.world import Packages
+from unified_ipu.world import Core, Packages, Processors
 
 PLAN = ui.Plan()
 CPU = AdapterState(("cpu",), facts={"torch": "2.13.0"})
@@ -22,8 +22,8 @@ HEALTHY = Machine(
     system="Linux x86_64",
     packages=Packages({"numpy": "2.4.6", "torch": "2.13.0"}, frozenset({"torch"})),
     adapters={"torch": CPU},
-    cores=2,
-    all_cores=2,
+    processors=Processors((Core((0,)), Core((1,)))),
+    all_cpus=2,
     memory_bytes=1 << 30,
 )
 SDK = replace(
@@ -129,6 +129,39 @@ def test_auto_never_means_a_device():
     assert not diagnose(machine, PLAN).can_run
     plan = PLAN.replace(target="ipu-emulated")
     assert "can be run by numpy on ipu-emulated" in str(diagnose(machine, plan))
+
+
+SERVER = tuple(Core((core, core + 8), node=core // 4) for core in range(8))
+
+
+@pytest.mark.parametrize(
+    ("processors", "all_cpus", "words"),
+    [
+        (HEALTHY.processors, 2, "2"),
+        (
+            Processors(SERVER),
+            16,
+            (
+                "8; 16 hardware threads on 8 cores count as 8; 2 memory nodes (see unified-ipu run "
+                "--bind)"
+            ),
+        ),
+        (
+            Processors((Core((3,)), Core((4,)), Core((5,)))),
+            16,
+            "3; 3 of 16 hardware threads are allowed to this process",
+        ),
+        (
+            Processors(HEALTHY.processors.cores, quota=1.5),
+            2,
+            "1; the control group allows the time of 1.5",
+        ),
+    ],
+)
+def test_cores_are_told_with_what_limits_them(processors, all_cpus, words):
+    machine = replace(HEALTHY, processors=processors, all_cpus=all_cpus)
+    (found,) = [f.found for f in diagnose(machine, PLAN).findings if f.subject == "cores"]
+    assert found == words
 
 
 def test_more_replicas_than_cores_is_a_note_with_both_numbers():

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Optional, Tuple, Union
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from unified_ipu.adapter import (
     Capability,
@@ -54,6 +54,7 @@ class OnnxAdapter:
         self._sources: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._lock = Lock()  # ranks may be threads
         self._programs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._on_devices: WeakSet[Any] = WeakSet()
 
     def accepts(self, model: Any) -> bool:
         """Whether it is the path of a ``.onnx`` file or a ``ModelProto``; imports nothing."""
@@ -146,6 +147,7 @@ class OnnxAdapter:
         if self.accepts(job.model):
             job = replace(job, model=self.prepare(job.model))
         source: LoadedModel = self._sources[job.model]
+        self._check_alone(job.model, on_device=plan.target in _DEVICES)
         if plan.target in _DEVICES:
             return self._build_device(job, source, plan, place)
         device = choose_device(job.model, plan, place)
@@ -189,10 +191,24 @@ class OnnxAdapter:
             lowering=lowering,
             sdk=sdk_of(plan.target),
             popdist=popdist_of(plan.target),
-            on_close=lambda module: self._count(module, -1),
+            on_close=self._leave_device,
         )
         self._count(job.model, 1)
+        self._on_devices.add(job.model)
         return device
+
+    def _check_alone(self, module: GraphModule, *, on_device: bool) -> None:
+        if self._programs.get(module) and (on_device or module in self._on_devices):
+            raise CapabilityError(
+                NAME,
+                "this model is open in another program, which would not see what this one trains: "
+                "a program of PopART has a copy of the weights, and what it does not train is "
+                'compiled in; close the other one first, or use target = "cpu" for both',
+            )
+
+    def _leave_device(self, module: GraphModule) -> None:
+        self._count(module, -1)
+        self._on_devices.discard(module)
 
     def _count(self, module: GraphModule, change: int) -> None:
         with self._lock:

@@ -62,8 +62,13 @@ def cast(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def joined(feeds: Sequence[Arrays]) -> Arrays:
-    """Micro-batches behind each other, in the order in which a device consumes them."""
-    return {name: np.stack([feed[name] for feed in feeds]) for name in feeds[0]}
+    """Micro-batches behind each other, in the order in which a device consumes them.
+
+    Every array is contiguous, as PopART asks: ``np.stack`` keeps the order of what is not.
+    """
+    return {
+        name: np.stack([np.ascontiguousarray(feed[name]) for feed in feeds]) for name in feeds[0]
+    }
 
 
 def shapes_of(feeds: Arrays) -> Dict[str, Tuple[int, ...]]:

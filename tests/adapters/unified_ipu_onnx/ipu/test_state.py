@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import onnx
@@ -158,6 +159,18 @@ def test_a_graph_may_have_several_outputs_and_inputs_by_name():
         found = program.predict(opened.loader(({"x": x}, y), train=False))
     assert (found["best"] == found["y"].argmax(1)).all()
     assert found["best"].dtype == np.int32  # a device has no int64
+
+
+@pytest.mark.parametrize("bases", [(DEVICE, DEVICE), (HOST, DEVICE), (DEVICE, HOST)])
+def test_a_second_program_of_a_model_on_a_device_is_refused(bases):
+    model = mlp()
+    given: Any = {"loss": losses.softmax_cross_entropy(), "optimizer": optim.SGD(lr=0.1)}
+    with ui.Session(plan(bases[0], **SHAPE)) as first, ui.Session(plan(bases[1], **SHAPE)) as other:
+        program = first.compile(model, **given)
+        with pytest.raises(CapabilityError, match="open in another program"):
+            other.compile(model, **given)
+        program.close()
+        other.compile(model, **given)
 
 
 def test_a_program_without_loss_predicts():

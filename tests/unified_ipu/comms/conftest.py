@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 
 import pytest
 
+from unified_ipu.plan import CommsSettings
 from unified_ipu.testing import threads
 
 TRANSPORTS = ["shm"] + (["c10d"] if importlib.util.find_spec("torch") else [])
+ALGORITHMS = TRANSPORTS + ["ring", "hierarchical"] * (len(TRANSPORTS) - 1)
 
 
 class KeptGroups:
@@ -31,6 +34,27 @@ class KeptGroups:
     def close(self):
         for group in self._kept.values():
             end(group)
+
+
+def arranged(make, algorithm):
+    """Groups that sum gradients by an algorithm; half of the ranks are on another host."""
+
+    def make_arranged(size, *, timeout_seconds):
+        group = make(size, timeout_seconds=timeout_seconds)
+        comms = CommsSettings(algorithm=algorithm, timeout_seconds=timeout_seconds)
+
+        def arrange(rank):
+            group[rank].arrange(comms, node_rank=2 * rank // size, deterministic=False)
+
+        if size > 1:
+            ranks = [threading.Thread(target=arrange, args=(rank,)) for rank in range(size)]
+            for rank in ranks:
+                rank.start()
+            for rank in ranks:
+                rank.join()
+        return group
+
+    return make_arranged
 
 
 def is_in_step(communicator):
@@ -65,4 +89,20 @@ def every_transport(request):
         else:
             patch.setattr(threads, "local_group", kept)
         yield "c10d"
+    kept.close()
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def every_algorithm(request):
+    """Make ``run_ranks`` of a file that of one way to sum gradients after another."""
+    if request.param == "shm":
+        yield "shm"
+        return
+    from unified_ipu_torch.c10d import local_group
+
+    is_direct = request.param == "c10d"
+    kept = KeptGroups(local_group if is_direct else arranged(local_group, request.param))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "local_group", kept)
+        yield request.param
     kept.close()

@@ -1,4 +1,4 @@
-"""The sum of gradients: L1's division, clipping and non-finite decision, over every transport.
+"""The sum of gradients: L1's division, clipping and non-finite decision, by every algorithm.
 
 One file, because every test drives one reduction through the same few functions.
 """
@@ -16,7 +16,7 @@ from unified_ipu.errors import CollectiveError, PeerLostError
 from unified_ipu.plan import TensorSpec, plan_buckets
 from unified_ipu.testing.threads import run_ranks
 
-pytestmark = pytest.mark.usefixtures("every_transport")
+pytestmark = pytest.mark.usefixtures("every_algorithm")
 
 
 def specs(*shapes, dtype="float32"):
@@ -118,7 +118,7 @@ def test_l1_gradients_are_divided_by_the_summed_weight_and_clipped_once(
             assert result.tobytes() == first.tobytes()
 
 
-def test_l1_the_sum_is_in_rank_order_for_tensors_over_many_pieces(every_transport):
+def test_l1_the_sum_is_in_rank_order_for_tensors_over_many_pieces(every_algorithm):
     length = 500_003
     inputs = [
         np.random.default_rng(rank).normal(size=length).astype(np.float32) for rank in range(3)
@@ -127,7 +127,7 @@ def test_l1_the_sum_is_in_rank_order_for_tensors_over_many_pieces(every_transpor
     outcomes = reduce_once(3, specs((length,)), lambda rank: [inputs[rank]])
     for done, (result,) in outcomes:
         assert result.tobytes() == outcomes[0][1][0].tobytes()
-        if every_transport == "c10d":  # in the order of gloo's ring
+        if every_algorithm in {"c10d", "ring"}:  # in the order of a ring
             np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
         else:
             assert result.tobytes() == expected.tobytes()

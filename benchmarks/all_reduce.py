@@ -34,13 +34,12 @@ def contenders(communicator: Any, nbytes: int) -> Dict[str, Callable[[], Any]]:
     import torch
     import torch.distributed as dist
 
-    from unified_ipu.comms import Reducer
     from unified_ipu.plan import TensorSpec, plan_buckets
 
     tensor = torch.ones(nbytes // 4)
     array = np.ones(nbytes // 4, np.float32)
     plan = plan_buckets([TensorSpec("gradient", array.shape, "float32")], nbytes)
-    reducer = Reducer(communicator, plan, 8)
+    reducer = communicator.reducer(plan, 8)
     reducer.gradients[0].fill(1)
     factor = 1.0 / communicator.size
 

@@ -1,4 +1,4 @@
-"""The system calls behind waiting: futex, pidfd, and a semaphore as a first-come lock.
+"""The system calls behind waiting: futex, pidfd, and first-come locks.
 
 Called through ctypes, which releases the interpreter lock while a call blocks. Plain stores and
 loads order data before flags on x86-64 (total store order); nothing here gives that on other
@@ -20,8 +20,9 @@ _SYS_FUTEX = 202  # x86-64, linux/arch/x86/entry/syscalls/syscall_64.tbl
 _SYS_PIDFD_OPEN = 434  # the same on all architectures
 _FUTEX_WAIT = 0  # without FUTEX_PRIVATE_FLAG: the waiters are other processes
 _FUTEX_WAKE = 1
+_FUTEX_WAKE_OP = 5
 _EVERYBODY = 2**31 - 1
-
+_ADD_AND_COMPARE = (1 << 28) | (5 << 24)  # linux/futex.h: FUTEX_OP_ADD, FUTEX_OP_CMP_GE
 
 _LIBC = ctypes.CDLL(None)
 _SLICE = (ctypes.c_long * 2)(0, int(WAIT_SLICE_SECONDS * 1e9))  # struct timespec
@@ -31,6 +32,17 @@ _SLICE_ADDRESS = ctypes.addressof(_SLICE)
 _futex = _LIBC["syscall"]
 _futex.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 _futex.restype = ctypes.c_long
+_futex_op = _LIBC["syscall"]
+_futex_op.argtypes = (
+    *(ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int),
+    *(ctypes.c_long, ctypes.c_void_p, ctypes.c_uint),
+)
+_futex_op.restype = ctypes.c_long
+
+# It neither blocks nor takes long, so it is called without giving up the interpreter lock.
+_try_spinlock = ctypes.PyDLL(None)["pthread_spin_trylock"]
+_try_spinlock.argtypes = (ctypes.c_void_p,)
+_try_spinlock.restype = ctypes.c_int
 
 
 def check_platform() -> None:
@@ -60,6 +72,18 @@ def futex_wake(address: int) -> None:
     _futex(_SYS_FUTEX, address, _FUTEX_WAKE, _EVERYBODY, None)
 
 
+def futex_add(address: int, amount: int, total: int) -> None:
+    """Add to the 32-bit word in one step; wake all who sleep on it once it is ``total`` or more.
+
+    Args:
+        address: Of the word. On the one behind it nobody may sleep.
+        amount: What is added.
+        total: What is waited for, at most 2,047: operands have 12 bits and a sign.
+    """
+    operation = _ADD_AND_COMPARE | amount << 12 | (total - amount)
+    _futex_op(_SYS_FUTEX, address + 4, _FUTEX_WAKE_OP, 1, _EVERYBODY, address, operation)
+
+
 def open_pidfd(pid: int) -> int:
     """Descriptor that becomes readable when the process has ended, zombies included; -1 if none."""
     opener = getattr(os, "pidfd_open", None)  # 3.9
@@ -79,3 +103,15 @@ def build_lock(address: int) -> None:
 def take_lock(address: int) -> bool:
     """Whether the caller is the first, over all processes, to take the lock."""
     return int(_LIBC.sem_trywait(ctypes.c_void_p(address))) == 0
+
+
+def free_spinlock() -> int:
+    """What the word of a spin lock holds while nobody has it, which C libraries differ about."""
+    word = ctypes.c_int()
+    _LIBC.pthread_spin_init(ctypes.byref(word), 1)
+    return word.value
+
+
+def take_spinlock(address: int) -> bool:
+    """Whether the caller is the first, over all processes, since the word was free."""
+    return bool(_try_spinlock(address) == 0)

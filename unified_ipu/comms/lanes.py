@@ -1,9 +1,14 @@
 """The shared memory of one group of ranks: flags, signatures and staging areas.
 
-Every rank writes its own lane only. A lane begins with one 128-byte line that holds all that a
-barrier reads: the flag that counts barriers, the mark of having left, how many collectives were
-entered, and for odd and even collectives the digest and one number. A rank that writes for
-collective n+2 has passed the first barrier of n+1, so nobody still reads what it wrote for n.
+Every rank writes its own lane only. A lane begins with one 128-byte line: the flag that counts
+barriers, the mark of having left, how many collectives were entered, and for odd and even
+collectives the digest and one number. A rank that writes for collective n+2 has passed the first
+barrier of n+1, so nobody still reads what it wrote for n.
+
+A barrier is one counter to which every rank adds 1, and on which it sleeps until all have: each
+rank is woken once. (Sleeping on the flag of each late peer in turn woke it up to ``size - 1``
+times.) The flags say who is late. Three counters take turns: who comes to barrier n knows that all
+have left n-2, so its counter can be zeroed for n+1.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from typing import List, Sequence
 import numpy as np
 
 from unified_ipu.comms.segment import PAGE_BYTES, Segment, round_up
+from unified_ipu.comms.shares import Shares
 from unified_ipu.comms.signature import TEXT_BYTES, Signature, describe_mismatch
 from unified_ipu.comms.watch import Flag, Stall, Watch, wrapped
 from unified_ipu.errors import CollectiveError
@@ -24,6 +30,7 @@ _ENTERED = 1  # 64-bit words of a line; word 0 holds the flag and the mark of ha
 _DIGEST = 2  # digest and number of even collectives, then those of odd ones
 _TEXT_SLOT = TEXT_BYTES + 2
 NUM_STAGES = 3
+_NUM_COUNTERS = 3
 _MANY_RANKS = 16
 _STAGE_BYTES = 2**20
 _STAGE_BYTES_OF_MANY = 2**18
@@ -49,13 +56,20 @@ class Lanes:
         self._my_long = offset // 8 + rank * _LONGS
         self._texts = offset + self.size * _LINE_BYTES
         self._mail = self._texts + self.size * 2 * _TEXT_SLOT
+        self._counters = [
+            Flag(segment.ints, byte // 4, segment.address + byte)
+            for byte in (
+                offset + _counters_offset(self.size) + _LINE_BYTES * index
+                for index in range(_NUM_COUNTERS)
+            )
+        ]
+        self._turn = 0
         self._address = segment.address
         self._flags = [
             Flag(segment.ints, offset // 4 + peer * _WORDS, segment.address + offset + peer * 128)
             for peer in range(self.size)
         ]
         self._my_flag = self._flags[rank]
-        self._peers = [(flag.index, flag) for flag in self._flags if flag is not self._my_flag]
         self._digests = [self._first_long + peer * _LONGS + _DIGEST for peer in range(self.size)]
         self._next = 1
         self._number = 0
@@ -63,12 +77,20 @@ class Lanes:
         self._operation = ""
         self.stage_bytes = stage_bytes(self.size)
         self.stages = self._build_stages(segment, offset)
-        watch.wake_on_abort([flag.address for flag in self._flags])
+        self.shares = Shares(
+            segment,
+            offset + _shares_offset(self.size),
+            watch,
+            rank=rank,
+            size=self.size,
+            stall=self._stall_for,
+        )
+        watch.wake_on_abort([counter.address for counter in self._counters])
 
     @staticmethod
     def num_bytes(size: int) -> int:
         """Bytes the lanes of ``size`` ranks take, from a page boundary."""
-        return _stage_offset(size) + size * NUM_STAGES * stage_bytes(size)
+        return _shares_offset(size) + round_up(Shares.num_bytes(size), PAGE_BYTES)
 
     def enter(self, signature: Signature, number: int) -> None:
         """Begin a collective: show what it is, and meet.
@@ -111,15 +133,15 @@ class Lanes:
         Raises:
             CollectiveError: If one of them has given up, died, left or is too late.
         """
-        wanted = self._next
-        # Nobody can be two barriers ahead: the next one needs this rank.
-        following = self._next = wrapped(wanted + 1)
-        ints = self._ints
-        self._my_flag.post(wanted)
-        for index, flag in self._peers:
-            seen = ints[index]
-            if seen != wanted and seen != following:  # noqa: PLR1714  # a tuple costs more
-                self._watch.wait(flag, wanted, self.stall)
+        ints, counter = self._ints, self._counters[self._turn]
+        self._turn = (self._turn + 1) % _NUM_COUNTERS
+        if not self.rank:
+            ints[self._counters[self._turn].index] = 0
+        ints[self._my_flag.index] = self._next
+        self._next = wrapped(self._next + 1)
+        counter.add(1, self.size)
+        if ints[counter.index] != self.size:
+            self._watch.wait(counter, self.size, self.stall)
 
     def mail_flag(self, source: int, target: int) -> Flag:
         """The word in which ``source`` shows its mailbox for ``target``: descriptor + 1."""
@@ -139,17 +161,21 @@ class Lanes:
     def stall(self) -> Stall:
         """Who has not come to the barrier this rank waits at."""
         wanted = wrapped(self._next - 1)
-        gone = [flag for flag in self._flags if self._ints[flag.index + 1]]
-        late = [
-            peer
-            for peer, flag in enumerate(self._flags)
-            if self._ints[flag.index] not in {wanted, self._next}
-        ]
+        return self._stall_for(
+            [
+                peer
+                for peer, flag in enumerate(self._flags)
+                if self._ints[flag.index] not in {wanted, self._next}
+            ]
+        )
+
+    def _stall_for(self, late: List[int]) -> Stall:
+        gone = [peer for peer in late if self._ints[self._flags[peer].index + 1]]
         arrived = [peer for peer in range(self.size) if peer not in late]
         return Stall(
             operation=f"{self._operation} (collective {self._number})",
             missing=tuple(self._members[peer] for peer in late),
-            left=tuple(self._members[peer] for peer in late if self._flags[peer] in gone),
+            left=tuple(self._members[peer] for peer in gone),
             details={self._members[peer]: self.describe(peer) for peer in late},
             reports=bool(arrived) and arrived[0] == self.rank,
         )
@@ -186,5 +212,13 @@ class Lanes:
         return [areas[NUM_STAGES * peer : NUM_STAGES * (peer + 1)] for peer in range(self.size)]
 
 
+def _counters_offset(size: int) -> int:
+    return round_up(size * (_LINE_BYTES + 2 * _TEXT_SLOT) + 4 * size * size, _LINE_BYTES)
+
+
 def _stage_offset(size: int) -> int:
-    return round_up(size * (_LINE_BYTES + 2 * _TEXT_SLOT) + 4 * size * size, PAGE_BYTES)
+    return round_up(_counters_offset(size) + _NUM_COUNTERS * _LINE_BYTES, PAGE_BYTES)
+
+
+def _shares_offset(size: int) -> int:
+    return _stage_offset(size) + size * NUM_STAGES * stage_bytes(size)

@@ -1,4 +1,4 @@
-"""Where a reducer's buffers lie in each rank's region, and which pieces this rank adds up."""
+"""Where a reducer's buffers lie in each rank's region, and the pieces of their sums."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from unified_ipu.comms.kernels_numpy import stored_dtype
 from unified_ipu.comms.segment import round_up
 
 if TYPE_CHECKING:
-    from unified_ipu.plan import BucketPlan
+    from unified_ipu.plan import Bucket, BucketPlan
 
 LINE_BYTES = 64
+SMALL_BYTES = 2**14  # of all buckets: up to here every rank adds up everything
 _CACHE_BYTES = 2**20  # of a core: a piece of every rank and the scratch should fit in
 _MOST_PIECE_BYTES = 2**18
 _LEAST_PIECE_BYTES = 2**16
+_LEAST_SHARE_BYTES = 2**13  # less is not worth handing to another rank
 
 
 @dataclass(frozen=True)
@@ -26,30 +28,33 @@ class Region:
 
     Args:
         headers: Two of ``[header_size]`` float64, taken in turns.
-        report: ``[2]`` float64: squared norm of what this rank summed, first bad slot or -1.
-        culprits: ``[size]`` uint8: which ranks' contributions to that slot are not finite.
+        reports: Two of ``[1 + size]`` int64, taken in turns: the first slot that this rank found
+            not to be finite, or -1, and whether each rank's contribution to it is not.
         buckets: The flat gradients.
+        copies: Two copies of the buckets, taken in turns, if all of them are small; else none.
     """
 
     headers: Tuple[np.ndarray, np.ndarray]
-    report: np.ndarray
-    culprits: np.ndarray
+    reports: Tuple[np.ndarray, np.ndarray]
     buckets: Tuple[np.ndarray, ...]
+    copies: Tuple[Tuple[np.ndarray, ...], ...]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A range of one bucket that this rank sums, small enough for the cache.
+    """A range of one bucket that one rank sums, small enough for the cache.
 
     Args:
         bucket: Index of the bucket.
         start: First element.
         views: Every rank's elements, in rank order.
+        targets: Where their sum goes.
     """
 
     bucket: int
     start: int
     views: Tuple[np.ndarray, ...]
+    targets: Tuple[np.ndarray, ...]
 
 
 class Layout:
@@ -59,45 +64,71 @@ class Layout:
         self._plan = plan
         self._header_size = header_size
         self._size = size
-        self._report = 2 * round_up(8 * header_size, 2 * LINE_BYTES)
-        self._culprits = self._report + LINE_BYTES
-        at = round_up(self._culprits + size, 2 * LINE_BYTES)
-        self._buckets: List[int] = []
-        for bucket in plan.buckets:
-            self._buckets.append(at)
-            at += round_up(bucket.num_elements * stored_dtype(bucket.dtype).itemsize, 128)
+        self._half = round_up(8 * header_size, 2 * LINE_BYTES)
+        self._reports = 2 * self._half
+        self._report_bytes = round_up(8 * (1 + size), LINE_BYTES)
+        at = round_up(self._reports + 2 * self._report_bytes, 2 * LINE_BYTES)
+        self._buckets, at = self._place(at)
+        self._copies: List[List[int]] = []
+        if size > 1 and sum(_num_bytes(bucket) for bucket in plan.buckets) <= SMALL_BYTES:
+            for _ in range(2):
+                offsets, at = self._place(at)
+                self._copies.append(offsets)
         self.num_bytes = at
+
+    def _place(self, at: int) -> Tuple[List[int], int]:
+        offsets = []
+        for bucket in self._plan.buckets:
+            offsets.append(at)
+            at += round_up(_num_bytes(bucket), 2 * LINE_BYTES)
+        return offsets, at
 
     def region(self, memory: np.ndarray) -> Region:
         """Arrays over one rank's ``[num_bytes]`` uint8."""
-        half = self._report // 2
-        headers = [memory[at : at + 8 * self._header_size].view(np.float64) for at in (0, half)]
-        buckets = []
-        for bucket, at in zip(self._plan.buckets, self._buckets):
-            dtype = stored_dtype(bucket.dtype)
-            nbytes = bucket.num_elements * dtype.itemsize
-            buckets.append(memory[at : at + nbytes].view(dtype))
+        headers = [
+            memory[at : at + 8 * self._header_size].view(np.float64) for at in (0, self._half)
+        ]
+        reports = [
+            memory[at : at + 8 * (1 + self._size)].view(np.int64)
+            for at in (self._reports, self._reports + self._report_bytes)
+        ]
         return Region(
             headers=(headers[0], headers[1]),
-            report=memory[self._report : self._report + 16].view(np.float64),
-            culprits=memory[self._culprits : self._culprits + self._size],
-            buckets=tuple(buckets),
+            reports=(reports[0], reports[1]),
+            buckets=self._arrays(memory, self._buckets),
+            copies=tuple(self._arrays(memory, offsets) for offsets in self._copies),
+        )
+
+    def _arrays(self, memory: np.ndarray, offsets: Sequence[int]) -> Tuple[np.ndarray, ...]:
+        return tuple(
+            memory[at : at + _num_bytes(bucket)].view(stored_dtype(bucket.dtype))
+            for bucket, at in zip(self._plan.buckets, offsets)
         )
 
 
-def cut_pieces(regions: Sequence[Region], rank: int) -> List[Piece]:
-    """What ``rank`` sums: an even share of every bucket's cache lines, cut for the cache."""
+def _num_bytes(bucket: Bucket) -> int:
+    return bucket.num_elements * stored_dtype(bucket.dtype).itemsize
+
+
+def cut_pieces(regions: Sequence[Region]) -> List[Piece]:
+    """All pieces, each written to every rank: as long as the cache is for, and one a rank."""
     size = len(regions)
     piece_bytes = min(max(_CACHE_BYTES // (size + 2), _LEAST_PIECE_BYTES), _MOST_PIECE_BYTES)
     pieces = []
     for index, bucket in enumerate(regions[0].buckets):
         per_line = LINE_BYTES // bucket.itemsize
         lines = -(-bucket.size // per_line)
-        first, last = split_evenly(lines, size)[rank]
-        step = piece_bytes // LINE_BYTES
-        for line in range(first, last, step):
-            start = line * per_line
-            stop = min(min(line + step, last) * per_line, bucket.size)
+        shares = min(size, -(-bucket.nbytes // _LEAST_SHARE_BYTES))
+        for first, last in split_evenly(lines, max(1, shares, -(-bucket.nbytes // piece_bytes))):
+            start, stop = first * per_line, min(last * per_line, bucket.size)
             views = tuple(region.buckets[index][start:stop] for region in regions)
-            pieces.append(Piece(index, start, views))
+            pieces.append(Piece(index, start, views, views))
     return pieces
+
+
+def copied_pieces(regions: Sequence[Region], rank: int, parity: int) -> List[Piece]:
+    """One piece a bucket, from the copies of that parity to the buckets of ``rank`` only."""
+    return [
+        Piece(index, 0, tuple(region.copies[parity][index] for region in regions), (bucket,))
+        for index, bucket in enumerate(regions[rank].buckets)
+    ]

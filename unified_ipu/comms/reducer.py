@@ -1,34 +1,39 @@
 """The sum of all gradients over ranks: L1's division, its non-finite decision and its clipping.
 
 The gradients lie in memory that all ranks share, so nothing is copied to be sent. A reduction is:
-meet (the headers are complete; every rank adds them up itself, in rank order), sum a share of
-every bucket in rank order and measure its norm, meet (norms and non-finite findings are complete),
-decide. Without clipping the factor is known before the sum, so the share is written to every rank
-while it is in the cache: two barriers. With clipping the factor needs the norm of everything, so
-the sum is made twice, once to measure and once to write: three barriers, no memory beside the
-buffers, and contributions stay whole until the decision. Keeping the first sum was rejected: it
-writes more memory than summing again reads.
+meet (the headers are complete; every rank adds them up itself, in rank order), sum pieces of the
+buckets in rank order and measure their norm, whoever is free taking the next piece, until all are
+done (norms and non-finite findings are complete), decide. Without clipping the factor is known
+before the sum, so a piece is written to every rank while it is in the cache. With clipping the
+factor needs the norm of everything, so the sum is made twice, once to measure and once to write:
+no memory beside the buffers, and contributions stay whole until the decision. Keeping the first
+sum was rejected: it writes more memory than summing again reads.
+
+A few KiB are cheaper to copy than a second meeting: every rank shows a copy of its gradients and
+adds all of them up for itself, with the same instructions on the same bytes.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Callable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, List, Optional, Sequence
 
 import numpy as np
 
 from unified_ipu.comms.communicator import Communicator
 from unified_ipu.comms.kernels import Kernels
 from unified_ipu.comms.kernels_numpy import NumpyKernels
-from unified_ipu.comms.layout import Layout, Piece, cut_pieces
+from unified_ipu.comms.layout import Layout, copied_pieces, cut_pieces
 from unified_ipu.comms.reduction import NonFinite, Reduction
+from unified_ipu.comms.shares import MOST_ITEMS, Shares, Work
 from unified_ipu.comms.signature import build_signature
-from unified_ipu.comms.summing import Findings, Summing
+from unified_ipu.comms.summing import Summing
 
 if TYPE_CHECKING:
     from unified_ipu.plan import BucketPlan
 
 Divide = Callable[[np.ndarray], Optional[float]]
+_NOTHING_BAD = -1
 
 
 class Reducer:
@@ -38,7 +43,8 @@ class Reducer:
         communicator: Of the ranks to sum over, all on this host.
         bucket_plan: What lies where.
         header_size: Number of float64 values that are summed along.
-        kernels: Arithmetic on the buffers.
+        kernels: Arithmetic on the buffers; None: numpy's.
+        shares: Through which the ranks divide the work; None only if there is one rank.
     """
 
     def __init__(
@@ -46,7 +52,8 @@ class Reducer:
         communicator: Communicator,
         bucket_plan: BucketPlan,
         header_size: int,
-        kernels: Optional[Kernels] = None,
+        kernels: Optional[Kernels],
+        shares: Optional[Shares],
     ) -> None:
         self._communicator = communicator
         self._plan = bucket_plan
@@ -56,8 +63,15 @@ class Reducer:
         self._regions = [layout.region(part) for part in memory]
         self._mine = self._regions[self._rank]
         self._parity = 0
-        self._pieces: List[Piece] = cut_pieces(self._regions, self._rank)
-        self._summing = Summing(bucket_plan, self._pieces, kernels or NumpyKernels())
+        self._shares = shares
+        arithmetic = kernels or NumpyKernels()
+        self._copies = self._mine.copies
+        if self._copies:
+            self._shares = None
+            pieces = [copied_pieces(self._regions, self._rank, parity) for parity in (0, 1)]
+        else:
+            pieces = [cut_pieces(self._regions)]
+        self._summings = [Summing(bucket_plan, each, arithmetic, MOST_ITEMS) for each in pieces]
         self._text = f"reduce gradients {bucket_plan.digest} header {header_size}"
         self.gradients: List[np.ndarray] = list(self._mine.buckets)
 
@@ -86,8 +100,15 @@ class Reducer:
         signature = build_signature(
             self._text if clip_norm is None else f"{self._text} {clip_norm!r}"
         )
+        parity = self._parity
+        self._mine.reports[parity][0] = _NOTHING_BAD
+        if self._copies and contributes:
+            for copy, buffer in zip(self._copies[parity], self.gradients):
+                np.copyto(copy, buffer)
         flags = self._communicator.enter(signature, int(contributes))
-        header = self._sum_headers()
+        if self._shares is not None:
+            self._shares.begin()
+        header = self._sum_headers(parity)
         try:
             asked = divide(header)
         except Exception:
@@ -99,7 +120,9 @@ class Reducer:
             factor = float(asked)
             contributors = tuple(rank for rank, flag in enumerate(flags) if flag)
             with np.errstate(all="ignore"):
-                reduction = self._sum_gradients(header, factor, contributors, clip_norm)
+                reduction = self._sum_gradients(
+                    parity, header, factor, contributors, clip_norm=clip_norm
+                )
         self._communicator.finish()
         return reduction
 
@@ -107,11 +130,10 @@ class Reducer:
         """Let go of the shared memory; it is freed when nobody holds a view of it."""
         self.gradients = []
         self._regions = []
-        self._pieces = []
-        self._summing.close()
+        for summing in self._summings:
+            summing.close()
 
-    def _sum_headers(self) -> np.ndarray:
-        parity = self._parity
+    def _sum_headers(self, parity: int) -> np.ndarray:
         total = self._regions[0].headers[parity].copy()
         for region in self._regions[1:]:
             np.add(total, region.headers[parity], out=total)
@@ -122,52 +144,48 @@ class Reducer:
 
     def _sum_gradients(
         self,
+        parity: int,
         header: np.ndarray,
         factor: float,
         contributors: Sequence[int],
+        *,
         clip_norm: Optional[float],
     ) -> Reduction:
         if not contributors:
-            self._communicator.meet()
             for buffer in self.gradients:
                 buffer.fill(0)
             return Reduction(header, factor)
-        findings = self._summing.measure(contributors, factor if clip_norm is None else None)
-        self._publish(findings)
-        self._communicator.meet()
-        total, non_finite = self._collect()
-        if non_finite is not None:
-            return Reduction(header, factor, math.nan, non_finite=non_finite)
+        summing = self._summings[parity if self._copies else 0]
+        report = self._mine.reports[parity]
+        written = factor if clip_norm is None else None
+        total = self._share(
+            summing.num_items,
+            lambda item: summing.measure(item, contributors, written, report),
+        )
+        if math.isnan(total):
+            bad = self._name_bad(parity)
+            return Reduction(header, factor, math.nan, non_finite=bad)
         squared_norm = total * factor * factor
         clipped = False
         if clip_norm is not None:
             norm = math.sqrt(total) * abs(factor)
             clipped = norm > clip_norm
-            self._summing.write(contributors, factor * (clip_norm / norm) if clipped else factor)
-            self._communicator.meet()
+            whole = factor * (clip_norm / norm) if clipped else factor
+            self._share(summing.num_items, lambda item: summing.write(item, contributors, whole))
         return Reduction(header, factor, squared_norm, clipped)
 
-    def _publish(self, findings: Findings) -> None:
-        self._mine.report[0] = findings.squared_norm
-        self._mine.report[1] = findings.slot
-        if findings.slot >= 0:
-            self._mine.culprits.fill(0)
-            self._mine.culprits[list(findings.ranks)] = 1
+    def _share(self, num_items: int, work: Work) -> float:
+        """Have all items done; the sum of what they gave, in their order."""
+        if self._shares is None:
+            return sum(work(item) for item in range(num_items))
+        return float(sum(self._shares.share(num_items, work).tolist()))
 
-    def _collect(self) -> Tuple[float, Optional[NonFinite]]:
-        total = 0.0
-        bad: List[Tuple[int, np.ndarray]] = []
-        for region in self._regions:
-            norm, slot = region.report
-            total += float(norm)
-            if slot >= 0:
-                bad.append((int(slot), region.culprits))
-        if not bad:
-            return total, None
-        first = min(slot for slot, _ in bad)
-        culprits = np.zeros(len(self._regions), np.uint8)
-        for slot, marks in bad:
-            if slot == first:
-                culprits |= marks
+    def _name_bad(self, parity: int) -> NonFinite:
+        regions = self._regions[self._rank :][:1] if self._copies else self._regions
+        reports = [region.reports[parity] for region in regions]
+        reports = [report for report in reports if report[0] != _NOTHING_BAD]
+        # Only the gaps between slots can be bad without a slot that is.
+        first = min((int(report[0]) for report in reports), default=0)
+        culprits = sum(report[1:] for report in reports if report[0] == first)
         ranks = tuple(int(rank) for rank in np.flatnonzero(culprits))
-        return total, NonFinite(self._plan.slots[first].name, ranks)
+        return NonFinite(self._plan.slots[first].name, ranks)

@@ -163,7 +163,7 @@ class ShmCommunicator:
         self, bucket_plan: BucketPlan, header_size: int, kernels: Optional[Kernels] = None
     ) -> Reducer:
         """What sums gradients over these ranks."""
-        return Reducer(self, bucket_plan, header_size, kernels)
+        return Reducer(self, bucket_plan, header_size, kernels, self._group.lanes.shares)
 
     def phase(self, name: str) -> ContextManager[None]:
         """Announce that this rank may be late for a good reason."""

@@ -104,7 +104,7 @@ class SingleCommunicator:
         self, bucket_plan: BucketPlan, header_size: int, kernels: Optional[Kernels] = None
     ) -> Reducer:
         """What sums gradients over these ranks."""
-        return Reducer(self, bucket_plan, header_size, kernels)
+        return Reducer(self, bucket_plan, header_size, kernels, None)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:  # noqa: ARG002  # the interface

@@ -1,4 +1,4 @@
-"""One rank's share of the sum: add pieces in rank order, measure them, write them to all ranks."""
+"""The arithmetic of a sum: add pieces in rank order, measure them, write them where they go."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from unified_ipu.plan import BucketPlan
 
 _HALVES = ("float16", "bfloat16")
+_NO_SLOT = -1
 
 
 @dataclass(frozen=True)
@@ -42,39 +43,66 @@ class _Work:
 
 
 class Summing:
-    """The pieces of one rank; halves are added in float32 and rounded once, when written."""
+    """Pieces in items of work; halves are added in float32 and rounded once, when written.
 
-    def __init__(self, plan: BucketPlan, pieces: Sequence[Piece], kernels: Kernels) -> None:
+    Args:
+        plan: What lies where.
+        pieces: In order.
+        kernels: Arithmetic on them.
+        most_items: Pieces are put together in so many items at most.
+    """
+
+    def __init__(
+        self, plan: BucketPlan, pieces: Sequence[Piece], kernels: Kernels, most_items: int
+    ) -> None:
         self._kernels = kernels
         self._plan = plan
-        self._work = _plan_work(plan, pieces, kernels)
+        work = _plan_work(plan, pieces, kernels)
+        length = -(-len(work) // most_items)
+        self._items = [work[first : first + length] for first in range(0, len(work), length or 1)]
+        self.num_items = len(self._items)
 
-    def measure(self, contributors: Sequence[int], factor: Optional[float]) -> Findings:
-        """Sum all pieces and take their norm; write them, times ``factor``, unless it is None.
+    def measure(
+        self,
+        item: int,
+        contributors: Sequence[int],
+        factor: Optional[float],
+        report: np.ndarray,
+    ) -> float:
+        """Sum an item and take its norm; write it, times ``factor``, unless that is None.
 
-        Nothing is written from the first piece on that is not finite.
+        Args:
+            item: Which of ``num_items``.
+            contributors: Ranks whose gradients count, in order.
+            factor: Of the gradient.
+            report: This rank's, see ``Region``; the first bad slot of all calls is left there.
+
+        Returns:
+            The squared norm of the undivided sum; nan if an element is not finite. Then nothing is
+            written from that piece on.
         """
-        squared_norm = 0.0
-        bad: Optional[Findings] = None
-        for work in self._work:
+        total = 0.0
+        for work in self._items[item]:
             self._sum(work, contributors)
             norm = self._kernels.squared_norm(work.total)
-            squared_norm += norm
             if not math.isfinite(norm):
-                bad = self._diagnose(work.piece, work.total, contributors, bad)
-            if factor is not None and bad is None:
+                self._diagnose(work, contributors, report)
+                total = math.nan
+            total += norm
+            if factor is not None and not math.isnan(total):
                 self._write(work, factor)
-        return bad or Findings(squared_norm)
+        return total
 
-    def write(self, contributors: Sequence[int], factor: float) -> None:
-        """Sum all pieces and write them to every rank, times ``factor``."""
-        for work in self._work:
+    def write(self, item: int, contributors: Sequence[int], factor: float) -> float:
+        """Sum an item and write it, times ``factor``; returns 0."""
+        for work in self._items[item]:
             self._sum(work, contributors)
             self._write(work, factor)
+        return 0.0
 
     def close(self) -> None:
         """Let go of the buffers."""
-        self._work = []
+        self._items = []
 
     def _sum(self, work: _Work, contributors: Sequence[int]) -> None:
         kernels, views, total = self._kernels, work.piece.views, work.total
@@ -94,33 +122,26 @@ class Summing:
     def _write(self, work: _Work, factor: float) -> None:
         kernels, total = self._kernels, work.total
         if work.addend is None:
-            for view in work.piece.views:
+            for view in work.piece.targets:
                 kernels.scale(total, factor, view)
         else:
             kernels.scale(total, factor, total)
-            for view in work.piece.views:
+            for view in work.piece.targets:
                 kernels.cast(total, view)
 
-    def _diagnose(
-        self,
-        piece: Piece,
-        summed: np.ndarray,
-        contributors: Sequence[int],
-        known: Optional[Findings],
-    ) -> Findings:
-        """The first bad slot of what is known and this piece; slow, as it ends the update."""
-        count = self._kernels.count_non_finite
-        best = known
-        for index, low, high in self._slots_in(piece):
-            if best is not None and index > best.slot:
+    def _diagnose(self, work: _Work, contributors: Sequence[int], report: np.ndarray) -> None:
+        """The first bad slot of what is reported and this piece; slow, as it ends the update."""
+        count, views = self._kernels.count_non_finite, work.piece.views
+        for index, low, high in self._slots_in(work.piece):
+            known = int(report[0])
+            if (known != _NO_SLOT and index > known) or not count(work.total[low:high]):
                 continue
-            if not count(summed[low:high]):
-                continue
-            ranks: List[int] = [rank for rank in contributors if count(piece.views[rank][low:high])]
-            if best is not None and index == best.slot:
-                ranks = sorted({*ranks, *best.ranks})
-            best = Findings(math.nan, index, tuple(ranks))
-        return best or Findings(math.nan, 0, ())
+            if index != known:
+                report[1:] = 0
+            report[0] = index
+            for rank in contributors:
+                if count(views[rank][low:high]):
+                    report[1 + rank] = 1
 
     def _slots_in(self, piece: Piece) -> List[Tuple[int, int, int]]:
         """``(slot index, first, last)`` of the slots in a piece, relative to its start."""

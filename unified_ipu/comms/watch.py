@@ -21,7 +21,13 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set
 
 from unified_ipu.comms.board import KIND_LOST, KIND_TIMEOUT, Board
 from unified_ipu.comms.dump import has_ended, process_state, read_stack
-from unified_ipu.comms.futex import WAIT_SLICE_SECONDS, futex_wait, futex_wake, open_pidfd
+from unified_ipu.comms.futex import (
+    WAIT_SLICE_SECONDS,
+    futex_add,
+    futex_wait,
+    futex_wake,
+    open_pidfd,
+)
 from unified_ipu.comms.signature import name_ranks
 from unified_ipu.errors import CollectiveError
 
@@ -45,7 +51,7 @@ def is_reached(seen: int, wanted: int) -> bool:
 
 @dataclass(frozen=True)
 class Flag:
-    """One counter in shared memory with one writer.
+    """One counter in shared memory, with one writer or as many as add to it.
 
     Args:
         words: The segment's 32-bit words.
@@ -61,6 +67,10 @@ class Flag:
         """Store the value in one store and wake those who wait for it."""
         self.words[self.index] = value
         futex_wake(self.address)
+
+    def add(self, amount: int, total: int) -> None:
+        """Add, and wake those who wait for it if that makes it ``total``."""
+        futex_add(self.address, amount, total)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any, List, Mapping, Optional
 
+from unified_ipu.data.worker_environment import worker_environment
 from unified_ipu.data.worker_output import WorkerOutput
 from unified_ipu.data.worker_start import write_start
 from unified_ipu.world import current_environment
@@ -35,9 +36,7 @@ class WorkerProcess:
     def __init__(
         self, address: str, config: Mapping[str, Any], *, packed: bytes = b"", python: str = ""
     ) -> None:
-        environment = dict(current_environment())
-        is_quiet = "TF_CPP_MIN_LOG_LEVEL" not in environment
-        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        is_quiet = "TF_CPP_MIN_LOG_LEVEL" not in current_environment()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listener.bind(address)
@@ -51,7 +50,7 @@ class WorkerProcess:
                 ],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=environment,
+                env=worker_environment(current_environment()),
                 pass_fds=[listener.fileno()],
             )
         finally:

@@ -127,7 +127,11 @@ def bits_of_training(rank: Rank, *, run: Training) -> List[Any]:
         ({name: value.tobytes() for name, value in weights.items()}, said)
         for weights, said in zip(
             trained.trace,
-            [(one.loss, one.weight, one.grad_norm, one.lr, one.samples) for one in trained.records],
+            # As text, which is exact: no number is equal to itself if it is none.
+            [
+                (one.loss, one.weight, repr(one.grad_norm), one.lr, one.samples)
+                for one in trained.records
+            ],
         )
     ]
 

@@ -78,7 +78,7 @@ def use_wrongly(rank: Rank, *, what: str) -> Any:
 
 def return_nonsense(rank: Rank) -> Any:
     """Use an objective that returns a number instead of a ``Loss``."""
-    with rank.session() as session:
+    with rank.session(rows=1) as session:
         model = rank.subject.linear(samples.column(1.0))
         program = rank.compile(
             session,

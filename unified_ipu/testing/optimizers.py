@@ -9,7 +9,7 @@ import pytest
 
 from unified_ipu.adapter import Capability, optim
 from unified_ipu.testing import samples
-from unified_ipu.testing.float_types import near
+from unified_ipu.testing.float_types import float_type_of, near
 from unified_ipu.testing.on_devices import is_device
 from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make, train
@@ -226,6 +226,8 @@ class OptimizerSuite(AdapterSuite):
         self, ranks: Ranks, subject: Subject, optimizer: Any
     ) -> None:
         tolerance = float(getattr(subject, "tolerance_native", self.tolerance_native))
+        if float_type_of(ranks) != "float64":
+            tolerance = max(tolerance, self.tolerance_of(ranks))
         oracle = mlp_oracle(optimizer)
         run = mlp_run(None, 3)
         for trained in ranks.run(train_with_native_optimizer, 2, run=run, settings=optimizer):

@@ -228,7 +228,7 @@ class TorchDevice:
 
     def close(self) -> None:
         """Leave the device; the user's model has the weights."""
-        self._programs.close()
+        self._programs.leave()
         self._host.close()
 
 

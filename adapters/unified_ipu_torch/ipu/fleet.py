@@ -17,6 +17,7 @@ from unified_ipu_torch.ipu.optimizers import (
 )
 from unified_ipu_torch.ipu.programs import InferenceProgram, TrainingProgram
 from unified_ipu_torch.ipu.sdk import Sdk
+from unified_ipu_torch.ipu.sharing import Sharing
 from unified_ipu_torch.lower_ipu import INFERENCE, TRAINING
 
 
@@ -56,6 +57,7 @@ class Programs:
         self._constants: List[Any] = []
         self._version = 0
         self._newest: Optional[TrainingProgram] = None
+        self._sharing = Sharing(host.model, self._hand_over)
 
     @property
     def inferences_at_once(self) -> int:
@@ -71,6 +73,7 @@ class Programs:
             length: Of the call, in updates.
             tree: A micro-batch, of which only the structure counts.
         """
+        self._catch_up()
         now = constants(self._host.optimizer)
         if self._training and now != self._constants:
             self.close()  # what is compiled in has changed
@@ -115,12 +118,23 @@ class Programs:
     def have_changed(self) -> None:
         """Note that the host has the newest weights; they were pulled before."""
         self._version += 1
+        self._sharing.note()
 
     def pull(self) -> None:
         """Bring the newest weights and slots to the host, if a program has them."""
+        self._catch_up()
+        self._hand_over()
+
+    def _catch_up(self) -> None:
+        """Take over what others have done to the model, unless a program here is ahead of it."""
+        if self._sharing.catch_up() and self._newest is None:
+            self.have_changed()
+
+    def _hand_over(self) -> None:
         program, self._newest = self._newest, None
         if program is not None:
             self._host.write_slots(program.give(self._host.model))
+            self._sharing.note()
 
     def close(self) -> None:
         """Give up all programs; the host has the weights."""
@@ -130,6 +144,11 @@ class Programs:
         for inference in self._inference.values():
             inference.close()
         self._training, self._inference = {}, {}
+
+    def leave(self) -> None:
+        """Close for good."""
+        self.close()
+        self._sharing.leave()
 
     def _made(self, length: int, tree: Tree) -> TrainingProgram:
         check_clipping(self._host.optimizer, self._plan)  # momentum may have changed

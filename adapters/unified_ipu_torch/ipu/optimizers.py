@@ -21,6 +21,12 @@ _KINDS: Dict[type, Tuple[str, Tuple[str, ...]]] = {
     torch.optim.Adam: ("Adam", ("betas", "eps", "weight_decay")),
     torch.optim.AdamW: ("AdamW", ("betas", "eps", "weight_decay")),
 }
+_ZERO_BY_DEFAULT: Dict[str, Tuple[str, ...]] = {
+    "SGD": ("momentum", "weight_decay", "nesterov"),
+    "Adam": ("weight_decay",),
+    "AdamW": (),
+}
+"""Settings that PopTorch takes for 0 where they are not given; of AdamW's decay it takes 0.01."""
 _SLOTS = {
     "SGD": {"momentum_buffer": "Accl___"},
     "Adam": {"exp_avg": "Accl1___", "exp_avg_sq": "Accl2___", "step": "Step___"},
@@ -111,7 +117,12 @@ def device_optimizer(
         if len(values) != 1 or keywords:
             raise ConfigError(f"{call.name} has not one value: {call.value!r}")
         extra[name] = values[0]
-    used = [name for name in settings if any(group[name] for group in optimizer.param_groups)]
+    optional = _ZERO_BY_DEFAULT[kind]
+    used = [
+        name
+        for name in settings
+        if name not in optional or any(group[name] for group in optimizer.param_groups)
+    ]
     groups = [
         {
             "params": [parameters[id(p)] for p in group["params"] if id(p) in parameters],

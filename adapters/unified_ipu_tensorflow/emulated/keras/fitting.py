@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, NamedTuple, Tuple
 
-import numpy as np
 import tensorflow as tf
 
 from unified_ipu_tensorflow.emulated.keras.batches import Feed, read_feed
@@ -20,7 +19,6 @@ from unified_ipu_tensorflow.emulated.keras.running import (
     prepare,
     reduced,
 )
-from unified_ipu_tensorflow.keras_generation import tf_variable
 
 
 class FitOptions(NamedTuple):
@@ -50,8 +48,6 @@ def run_fit(model: Any, data: Triple, options: FitOptions) -> Any:
         *data, batch_size=options.batch_size, steps=options.steps, shuffle=options.shuffle
     )
     run = prepare(model, feed, options.epochs)
-    if not model._ipu_state.has_begun:
-        _begin_alike(model, run.fabric)
     program = _program(model, feed, _accumulation(model._ipu_state, run.steps.per_execution))
     watcher = tf.keras.callbacks.CallbackList(
         options.callbacks,
@@ -74,16 +70,6 @@ def run_fit(model: Any, data: Triple, options: FitOptions) -> Any:
             break
     watcher.on_train_end(dict(logs))
     return model.history
-
-
-def _begin_alike(model: Any, fabric: Any) -> None:
-    """Give all processes the weights of the first, as their strategy does."""
-    if fabric.size > 1:
-        for variable in map(tf_variable, model.variables):
-            value = variable.numpy()
-            mine = value if fabric.rank == 0 else np.zeros_like(value)
-            variable.assign(fabric.sum(mine))
-    model._ipu_state.has_begun = True
 
 
 def _run_epoch(

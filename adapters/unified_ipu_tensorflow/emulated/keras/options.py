@@ -79,7 +79,6 @@ class ModelState:
         self.is_asynchronous = False
         self.steps_per_execution = 1
         self.is_compiled = False
-        self.has_begun = False
         self.programs: Dict[str, Any] = {}
 
     def reset(self) -> None:

@@ -5,7 +5,11 @@ Source: Graphcore's TensorFlow of SDK 3.4, ``python/ipu/distributed/popdist_stra
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
 
 from unified_ipu.device import fabric_of
 from unified_ipu_tensorflow.emulated import popdist
@@ -17,7 +21,8 @@ class PopDistStrategy(IPUStrategyV1):
     """The devices of all instances together.
 
     Unlike ``IPUStrategyV1`` it counts all replicas as in sync, so Keras divides losses that are
-    means, and the terms that models add, by them. Weights begin as those of instance 0.
+    means, and the terms that models add, by them. Variables that are made in its scope begin as
+    those of instance 0; what is assigned to them later is each instance's own.
 
     Args:
         ipu_device: By its name.
@@ -49,6 +54,19 @@ class PopDistStrategy(IPUStrategyV1):
     def num_replicas_in_sync(self) -> int:
         """Replicas of all instances."""
         return popdist.getNumTotalReplicas()
+
+    @contextmanager
+    def scope(self) -> Iterator[PopDistStrategy]:
+        """As of ``IPUStrategyV1``; all instances have to make the same variables inside."""
+        with super().scope(), tf.variable_creator_scope(self._begun_alike):
+            yield self
+
+    def _begun_alike(self, make: Callable[..., Any], **kwargs: Any) -> Any:
+        variable, fabric = make(**kwargs), self.fabric()
+        if fabric.size > 1 and tf.executing_eagerly() and bool(variable.is_initialized()):
+            value = variable.numpy()
+            variable.assign(fabric.sum(value if fabric.rank == 0 else np.zeros_like(value)))
+        return variable
 
     def fabric(self) -> Any:
         """The links to the other instances."""

@@ -37,6 +37,13 @@ def keras_loss(name: str, **options: Any) -> Any:
     return getattr(keras.losses, name)(**options)
 
 
+def in_device_type(loss: Any, dtype: str) -> Any:
+    """The same loss in that type if it is one of Keras 3, which has a type of its own."""
+    if isinstance(loss, keras.losses.Loss) and has_keras3():
+        return type(loss).from_config({**loss.get_config(), "dtype": dtype})
+    return loss
+
+
 def stacked(size: int, dtype: str, layers: Sequence[Any]) -> Any:
     """A functional model of layers in a row over inputs ``[rows, size]``; some with values."""
     inputs = outputs = keras.Input((size,), dtype=dtype)
@@ -60,14 +67,14 @@ def mlp(weights: Sequence[Any], biases: Sequence[Any], dtype: str) -> Any:
 
 def _weight(layer: Any, name: str, value: float) -> Any:
     start = keras.initializers.Constant(value)
-    return layer.add_weight(name=name, shape=(1,), dtype="float64", initializer=start)
+    return layer.add_weight(name=name, shape=(1,), dtype=layer.dtype, initializer=start)
 
 
 class Branches(keras.Model):  # type: ignore[misc]  # whatever tf.keras is
     """Uses ``a`` or ``b``, by what it reads in the data: so it cannot be traced."""
 
-    def __init__(self, values: Dict[str, float]) -> None:
-        super().__init__(dtype="float64")
+    def __init__(self, values: Dict[str, float], dtype: str) -> None:
+        super().__init__(dtype=dtype)
         self.chosen = {name: _weight(self, name, value) for name, value in values.items()}
         self.run_eagerly = True
 
@@ -80,8 +87,10 @@ class Branches(keras.Model):  # type: ignore[misc]  # whatever tf.keras is
 class Scale(keras.layers.Layer):  # type: ignore[misc]  # whatever tf.keras is
     """``x * weight``, the weight its own or that of another."""
 
-    def __init__(self, name: str, value: float = 1.0, twin: Optional[Scale] = None) -> None:
-        super().__init__(name=name, dtype="float64")
+    def __init__(
+        self, name: str, dtype: str, value: float = 1.0, twin: Optional[Scale] = None
+    ) -> None:
+        super().__init__(name=name, dtype=dtype)
         self.weight: Any = _weight(self, "weight", value) if twin is None else twin.weight
 
     def call(self, x: Any) -> Any:
@@ -89,10 +98,10 @@ class Scale(keras.layers.Layer):  # type: ignore[misc]  # whatever tf.keras is
         return x * self.weight
 
 
-def tied(value: float) -> Any:
+def tied(value: float, dtype: str) -> Any:
     """Two layers with one weight."""
-    first = Scale("first", value)
-    return stacked(1, "float64", [first, Scale("second", twin=first)])
+    first = Scale("first", dtype, value)
+    return stacked(1, dtype, [first, Scale("second", dtype, twin=first)])
 
 
 def read(model: Any, names: Sequence[str]) -> Dict[str, Any]:

@@ -102,8 +102,9 @@ def _of_precision(plan: Plan, batch: DeviceBatch) -> List[Condition]:
             precision.compute == "float16" and precision.reduce == "float32" and sums_replicas,
             "precision.reduce",
             (
-                "gradients of replicas are summed in float32 only where they are accumulated; set "
-                'it to "compute", or lower batch.micro_batch_size for more than one micro-batch'
+                'with precision.compute = "float16" gradients of replicas are summed in float32 '
+                'only where they are accumulated; set it to "compute", or lower '
+                "batch.micro_batch_size for more than one micro-batch"
             ),
         ),
         (

@@ -14,7 +14,6 @@ from unified_ipu.testing import PoolRanks, Ranks, ThreadRanks
 from unified_ipu.testing.device_limits import check_target
 from unified_ipu.testing.scenarios import Training, batch_plan, halving, make, train
 from unified_ipu_onnx.conformance import OnnxSubject
-from unified_ipu_tensorflow.conformance import TensorflowSubject
 from unified_ipu_torch.conformance import TorchSubject
 
 pytestmark = pytest.mark.timeout(120)
@@ -127,7 +126,7 @@ def evaluated(rank: Any, *, local: int) -> Any:
         return program.evaluate(loader)["loss"], program.predict(loader)[:, 0].tolist()
 
 
-@pytest.mark.parametrize("kind", [TorchSubject, OnnxSubject, TensorflowSubject])
+@pytest.mark.parametrize("kind", [OnnxSubject])
 def test_the_kit_refuses_the_devices_it_is_not_written_for(kind):
     check_target(kind(), "cpu")
     with pytest.raises(ConfigError, match=f"does not run the adapter '{kind.adapter}' on devices"):

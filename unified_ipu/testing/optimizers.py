@@ -15,7 +15,12 @@ from unified_ipu.testing.ranks import Rank, Ranks
 from unified_ipu.testing.scenarios import Training, batch_plan, compiled, make, train
 from unified_ipu.testing.subject import Model, Subject
 from unified_ipu.testing.suite import AdapterSuite, relative_error, requires
-from unified_ipu.testing.update_oracle import mlp_oracle, mlp_run, train_with_native_optimizer
+from unified_ipu.testing.update_oracle import (
+    mlp_oracle,
+    mlp_run,
+    train_with_native_optimizer,
+    updates_of_a_call,
+)
 
 Values = Mapping[str, Any]
 
@@ -201,7 +206,8 @@ class OptimizerSuite(AdapterSuite):
     ) -> None:
         settings = OPTIONS[which]
         expected = mlp_oracle(settings).parameters
-        trained = ranks.run(train, run=mlp_run(settings, 7))[0]
+        run = mlp_run(settings, 7, updates_per_call=updates_of_a_call(ranks))
+        trained = ranks.run(train, run=run)[0]
         assert relative_error(trained.weights, expected) < self.tolerance_of(ranks)
 
     def test_l3_1_slots_have_the_names_and_values_of_pytorch(self, ranks: Ranks) -> None:
@@ -229,7 +235,7 @@ class OptimizerSuite(AdapterSuite):
         if float_type_of(ranks) != "float64":
             tolerance = max(tolerance, self.tolerance_of(ranks))
         oracle = mlp_oracle(optimizer)
-        run = mlp_run(None, 3)
+        run = mlp_run(None, 3, updates_per_call=updates_of_a_call(ranks))
         for trained in ranks.run(train_with_native_optimizer, 2, run=run, settings=optimizer):
             assert relative_error(trained.weights, oracle.parameters) < tolerance
 

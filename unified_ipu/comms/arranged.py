@@ -137,6 +137,7 @@ class ArrangedCommunicator(GeneralCommunicator):
                 self._exchange,
                 self._groups,
                 job,
+                super().phase,
                 timeout_seconds=comms.timeout_seconds,
                 stall_report_seconds=comms.stall_report_seconds,
             )

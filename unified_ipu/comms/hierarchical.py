@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Divide = Callable[[np.ndarray], Optional[float]]
 
+_DIGEST_CHARS = 16
+
 
 class HierarchicalReducer:
     """Gradients of one rank in memory shared by its host, and their reduction over all hosts.
@@ -58,7 +60,9 @@ class HierarchicalReducer:
         self._local = hosts.local
         self._plan = bucket_plan
         self._kernels = kernels or NumpyKernels()
-        self._text = f"reduce gradients {bucket_plan.digest} header {header_size} over hosts"
+        # Short, so that what ranks of one host disagree about can be told to the others.
+        digest = bucket_plan.digest[:_DIGEST_CHARS]
+        self._text = f"reduce gradients {digest} header {header_size} over hosts"
         self._world_size = sum(len(group) for group in hosts.groups)
         layout = Layout(bucket_plan, header_size, self._local.size)
         memory = self._local.allocate_shared(layout.num_bytes, "gradients")
@@ -169,9 +173,8 @@ class HierarchicalReducer:
         for headers in self._headers[1:]:
             np.add(total, headers[self._parity], out=total)
         try:
-            counts, parts = rail.begin(
-                build_signature(signature.text, problem=problem), sum(flags), total.view(np.uint8)
-            )
+            told = build_signature(problem) if problem else signature
+            counts, parts = rail.begin(told, sum(flags), total.view(np.uint8))
         except CollectiveError as error:
             self._hosts.check()
             mine.show_problem(str(error))

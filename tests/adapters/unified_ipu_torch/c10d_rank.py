@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 
 from unified_ipu.errors import UnifiedIpuError
+from unified_ipu.plan import CommsSettings, TensorSpec, plan_buckets
 from unified_ipu.world import read_world
 from unified_ipu_torch.c10d import connect
 
@@ -42,6 +43,21 @@ def hang(communicator, world):
         say("hanging")
         time.sleep(60)
     communicator.all_reduce(np.zeros(4, np.float32), name="grads")
+
+
+def sum_and_hang(communicator, world):
+    """Sum gradients by host; then one rank does something else for long, the others wait for it."""
+    comms = CommsSettings(algorithm="hierarchical", timeout_seconds=float(sys.argv[2]))
+    communicator.arrange(comms, node_rank=world.node_rank, deterministic=False)
+    plan = plan_buckets([TensorSpec("w", (1000,), "float32")], 2**20)
+    reducer = communicator.reducer(plan, 1)
+    reducer.gradients[0][:1000] = world.rank + 1
+    done = reducer.reduce(contributes=True, divide=lambda header: 0.1)
+    say([done.squared_norm, float(reducer.gradients[0][999])])
+    if world.rank == int(sys.argv[3]):
+        say("hanging")
+        time.sleep(60)
+    reducer.reduce(contributes=True, divide=lambda header: 0.1)
 
 
 def leave(communicator, world):

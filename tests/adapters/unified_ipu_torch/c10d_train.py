@@ -1,4 +1,4 @@
-"""Trains a little over whatever world there is; prints transport, samples and weights."""
+"""Trains a little over whatever world there is; prints how it sums, samples and weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def main():
         train = session.loader(ui.data.arrays(x, x.sum(axis=1, keepdims=True)))
         program.fit(train, epochs=2, callbacks=[])
         total = sum(float(np.abs(value).sum()) for value in program.weights().values())
-        name = type(session.communicator("data")).__name__
+        communicator = session.communicator("data")
+        name = getattr(communicator, "algorithm", type(communicator).__name__)
         session.print("RESULT", name, session.world_size, train.certificate(), f"{total:.5f}")
 
 

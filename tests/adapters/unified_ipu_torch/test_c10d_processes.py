@@ -47,6 +47,27 @@ def start_all(size, what, argument="", *, timeout=30.0, **variables):
     ]
 
 
+def start_on_two_hosts(what, argument):
+    """Four ranks as two agents of torchrun start them, two a host."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "4"}
+    return [
+        start(
+            [SCRIPT, what, 30.0, argument],
+            {
+                **places,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank % 2),
+                "LOCAL_WORLD_SIZE": "2",
+                "GROUP_RANK": str(rank // 2),
+            },
+        )
+        for rank in range(4)
+    ]
+
+
 def finish(processes):
     """Output and exit status of each; whatever happens, none is left."""
     try:
@@ -95,6 +116,23 @@ def test_l4_a_killed_rank_is_named_within_seconds_on_all_ranks(killed):
         assert "has ended while others wait in all_reduce sum float32 (4,) 'grads'" in output
 
 
+def test_l4_4_a_rank_killed_on_one_host_is_named_on_all():
+    processes = start_on_two_hosts("sum_and_hang", 3)
+    for process in processes:
+        await_line(process, "[1000.0, 1.0]")
+    await_line(processes[3], "hanging")
+    time.sleep(0.5)  # the others wait by now: one in its host's memory, two between the hosts
+    started = time.monotonic()
+    processes[3].kill()
+    said = [next(line for line in process.stdout if "Error" in line) for process in processes[:3]]
+    assert time.monotonic() - started < 10
+    statuses = [status for _, status in finish(processes)]
+    assert statuses[:3] == [3, 3, 3]
+    for line in said:
+        assert line.startswith("PeerLostError: rank 3 is lost: its process")
+        assert "has ended while others wait in reduce gradients" in line
+
+
 def test_l4_a_killed_holder_of_the_store_ends_the_others():
     processes = start_all(3, "hang", 0)
     await_line(processes[0], "hanging")
@@ -124,13 +162,15 @@ def test_l4_a_late_process_ends_the_job_and_is_reported_before():
     assert "CollectiveTimeoutError: rank 1 did not come to all_reduce sum float32 (4,)" in output
 
 
+@pytest.mark.timeout(200)  # four ranks, two agents, and one more process alone
 def test_two_agents_of_torchrun_train_as_one_process_does():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    agent = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1]
+    agent = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 2]
     agent += ["--master-addr", "127.0.0.1", "--master-port", port]
-    agents = [start([*agent, "--node-rank", node, TRAIN], {}) for node in range(2)]
+    train = [TRAIN, "--set", "comms.algorithm=hierarchical"]
+    agents = [start([*agent, "--node-rank", node, *train], {}) for node in range(2)]
     (first, status), (_, other) = finish(agents)
     assert (status, other) == (0, 0), first
     found = [line for line in first.splitlines() if line.startswith("RESULT")]
@@ -139,7 +179,7 @@ def test_two_agents_of_torchrun_train_as_one_process_does():
     assert status == 0, alone
     expected = next(line for line in alone.splitlines() if line.startswith("RESULT")).split()
     words = found[0].split()
-    assert words[1:3] == ["C10dCommunicator", "2"]
+    assert words[1:3] == ["hierarchical", "4"]
     assert words[3:-1] == expected[3:-1] == ["250", "of", "250", "samples,", "each", "once"]
     assert float(words[-1]) == pytest.approx(float(expected[-1]), rel=1e-4)
 
@@ -148,4 +188,4 @@ def test_c10d_is_chosen_explicitly_on_one_host():
     command = ["-m", "unified_ipu.cli.main", "run", "--set", "mesh.data=2"]
     output, status = finish([start([*command, "--set", "comms.transport=c10d", TRAIN], {})])[0]
     assert status == 0, output
-    assert "RESULT C10dCommunicator 2 250 of 250 samples, each once" in output
+    assert "RESULT direct 2 250 of 250 samples, each once" in output

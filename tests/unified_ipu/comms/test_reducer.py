@@ -297,7 +297,7 @@ def test_l4_other_buckets_are_an_error_on_all_ranks():
 
     texts = run_ranks(2, run)
     assert texts[0] == texts[1]
-    assert all(plan.digest in texts[0] for plan in plans)
+    assert all(plan.digest[:16] in texts[0] for plan in plans)
 
 
 def test_l4_another_limit_is_an_error_on_all_ranks():

@@ -5,6 +5,9 @@ epoch``: our loader over arrays in memory, shuffled and certified, against a ``D
 same tensors without workers. Same model (MLP 784-256-256-10), rows (64) and optimizer on both
 sides; both take turns on one core. Numbers are microseconds an update: the median of the peer, and
 to it the median of the differences of runs side by side.
+
+``timers``: the step of one batch with the clock that says where the time went, against the same
+program whose clock does nothing; they take turns step by step, on CPU time.
 """
 
 from __future__ import annotations
@@ -15,17 +18,48 @@ import os
 import pstats
 import statistics
 import time
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Tuple
 
 from rows import Measure, Row, paired, show, write
 from torch_step import build_net
+
+from unified_ipu.events import PhaseClock
 
 WIDTHS = (784, 256, 256, 10)
 ROWS = 64
 UPDATES = 40
 PAIRS = (("torch batch", "loop"), ("numpy batch", "loop"), ("an epoch", "an epoch of a loop"))
 BAR = 60.0
+TIMERS_BAR = 10.0  # one per cent of a step of a millisecond
+TIMERS_STEPS = 50  # of each kind, a round
+
+
+class NoClock(PhaseClock):
+    """Does nothing; a session's clock is made one and back again."""
+
+    _nothing = nullcontext()
+
+    def phase(self, name: str) -> ContextManager[None]:
+        """Nothing is booked."""
+        del name
+        return self._nothing
+
+    def enter(self, name: str) -> None:
+        """Nothing is booked."""
+        del name
+
+    def leave(self) -> None:
+        """Nothing is booked."""
+
+    def move(self, source: str, target: str, seconds: float) -> None:
+        """Nothing is booked."""
+        del source, target, seconds
+
+    def seconds(self) -> Dict[str, float]:
+        """Nothing was booked."""
+        return {}
 
 
 def contenders(session: Any) -> Dict[str, Callable[[], Any]]:
@@ -58,6 +92,7 @@ def contenders(session: Any) -> Dict[str, Callable[[], Any]]:
         "loop": repeat(lambda: update(x, y)),
         "torch batch": repeat(lambda: program.step((x, y))),
         "numpy batch": repeat(lambda: program.step((x.numpy(), y.numpy()))),
+        "one torch batch": lambda: program.step((x, y)),
         "an epoch of a loop": lambda: [update(*batch) for batch in torch_loader],
         "an epoch": lambda: [program.step(call) for call in loader],
     }
@@ -76,6 +111,26 @@ def alternate(
             if round_index:  # the first one warms up
                 measured[name].append((spent[0] * 1e6 / UPDATES, spent[1] * 1e6 / UPDATES))
     return measured
+
+
+def timers_row(clock: PhaseClock, step: Callable[[], Any], rounds: int) -> Row:
+    """What the clock costs a step: CPU microseconds with it, and with one that does nothing.
+
+    Both go first equally often, since a few microseconds are looked for in a step of many.
+    """
+    kinds = [PhaseClock, NoClock]
+    spent: Dict[type, List[float]] = {kind: [] for kind in kinds}
+    for _ in range(rounds * TIMERS_STEPS):
+        for kind in kinds:
+            clock.__class__ = kind
+            began = time.thread_time_ns()
+            step()
+            spent[kind].append((time.thread_time_ns() - began) / 1e3)
+        kinds.reverse()
+    clock.__class__ = PhaseClock
+    none = statistics.median(spent[NoClock])
+    with_clock = none + paired(spent[PhaseClock], spent[NoClock])
+    return Row("timers, us a step, CPU / none", with_clock, none, TIMERS_BAR, Measure.DIFFERENCE)
 
 
 def rows_of(measured: Dict[str, List[Tuple[float, float]]]) -> List[Row]:
@@ -107,7 +162,10 @@ def main() -> None:
     plan = ui.Plan().replace(batch={"global_batch_size": ROWS, "micro_batch_size": ROWS})
     with ui.Session(plan, argv=["benchmark"]) as session:
         calls = contenders(session)
-        rows = rows_of(alternate(calls, arguments.rounds * (5 if arguments.long else 1)))
+        step = calls.pop("one torch batch")
+        rounds = arguments.rounds * (5 if arguments.long else 1)
+        rows = rows_of(alternate(calls, rounds))
+        rows.append(timers_row(session.clock, step, rounds))
         for row in rows:
             show(row)
         if arguments.profile:

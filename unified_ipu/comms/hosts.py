@@ -98,6 +98,7 @@ class Hosts:
         except CollectiveError as error:
             if self._doing:
                 self._wire.abort(_kind(error), str(error))
+                self._wire.check()  # the first cause of all ranks, which may be another one
             raise
         finally:
             self._doing = ""

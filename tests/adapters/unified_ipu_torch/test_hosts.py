@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
-from unified_ipu.comms import NonFinite
+import unified_ipu as ui
+from unified_ipu.comms import NonFinite, arranged
 from unified_ipu.errors import (
     CollectiveError,
     CollectiveTimeoutError,
@@ -20,22 +22,26 @@ from unified_ipu.errors import (
     PlanError,
 )
 from unified_ipu.plan import CommsSettings, TensorSpec, plan_buckets
+from unified_ipu.world import World
+from unified_ipu_numpy import MeanSquaredError, Mlp
 from unified_ipu_torch.c10d import local_group
 
 PLAN = plan_buckets([TensorSpec("w", (5001,), "float32"), TensorSpec("b", (3,), "float32")], 2**12)
 PAIRS = (0, 0, 1, 1)
 
 
-def run(hosts, work, *, algorithm="hierarchical", timeout_seconds=20.0, **settings):
+def run(
+    hosts, work, *, algorithm="hierarchical", deterministic=False, timeout_seconds=20.0, **settings
+):
     """``work(communicator)`` of each rank, or the error that it raised."""
     group = local_group(len(hosts), timeout_seconds=timeout_seconds, **settings)
     comms = CommsSettings(algorithm=algorithm, timeout_seconds=timeout_seconds, **settings)
-    results = [None] * len(hosts)
+    results: list[Any] = [None] * len(hosts)
 
     def rank(communicator):
         try:
             communicator.arrange(
-                comms, node_rank=hosts[communicator.rank], deterministic=algorithm == "auto"
+                comms, node_rank=hosts[communicator.rank], deterministic=deterministic
             )
             results[communicator.rank] = work(communicator)
         except Exception as error:  # noqa: BLE001  # what is looked at
@@ -251,5 +257,50 @@ def test_l4_7_auto_without_measuring_takes_what_fits_the_hosts():
     def work(communicator):
         return communicator.algorithm
 
-    assert run(PAIRS, work, algorithm="auto") == ["hierarchical"] * 4
-    assert run((0, 1), work, algorithm="auto") == ["direct"] * 2
+    assert run(PAIRS, work, algorithm="auto", deterministic=True) == ["hierarchical"] * 4
+    assert run((0, 1), work, algorithm="auto", deterministic=True) == ["direct"] * 2
+
+
+def test_l4_7_auto_is_measured_once_and_said_once(caplog):
+    def work(communicator):
+        before = communicator.algorithm
+        outcomes = [summed(communicator)[1].tobytes() for _ in range(2)]
+        return before, communicator.algorithm, outcomes[0] == outcomes[1]
+
+    with caplog.at_level(logging.INFO, logger="unified_ipu.comms"):
+        found = set(run(PAIRS, work, algorithm="auto"))
+    ((before, chosen, is_equal),) = found
+    assert (before, is_equal) == ("", True)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"gradients (0.0 MiB) of 4 ranks on 2 hosts: {chosen}; expected")
+    assert all(f"{name} " in line for name in ("hierarchical", "direct", "ring"))
+
+
+def test_l3_5_a_resumed_run_sums_as_the_one_that_was_saved(tmp_path, monkeypatch):
+    x = np.random.default_rng(1).normal(size=(12, 3))
+    plan = ui.Plan().replace({"mesh.data": 4, "batch.global_batch_size": 4})
+
+    def session_of(communicator):
+        rank = communicator.rank
+        world = World(rank, rank % 2, 4, 2, node_rank=rank // 2, launcher="threads", job="x")
+        return ui.Session(plan, world=world, communicator=communicator, argv=[])
+
+    def work(communicator, epochs, **fit):
+        with session_of(communicator) as session:
+            program = session.compile(
+                Mlp((3, 4, 1), seed=0), loss=MeanSquaredError("mean"), optimizer=ui.optim.SGD(0.1)
+            )
+            program.fit(session.loader((x, x[:, :1])), epochs=epochs, callbacks=[], **fit)
+            return communicator.algorithm, program.weights()
+
+    def never(*_):
+        raise AssertionError("there was a choice to make")
+
+    monkeypatch.setattr(arranged, "choose", lambda *_: "ring")
+    unbroken = run(PAIRS, lambda c: work(c, 2), algorithm="auto")
+    run(PAIRS, lambda c: work(c, 1, checkpoint=tmp_path), algorithm="auto")
+    monkeypatch.setattr(arranged, "choose", never)
+    resumed = run(PAIRS, lambda c: work(c, 2, checkpoint=tmp_path, resume="auto"), algorithm="auto")
+    for (algorithm, weights), (_, expected) in zip(resumed, unbroken):
+        assert algorithm == "ring"
+        assert all(weights[name].tobytes() == expected[name].tobytes() for name in expected)

@@ -62,8 +62,8 @@ class Summary:
         epochs: Every epoch that ran, in order.
         num_replicas: Data-parallel copies.
         target: Where it ran.
-        seconds: Wall seconds of the fit.
-        phases: Mean over the ranks of the wall seconds by phase.
+        seconds: Wall seconds of the fit, the mean over the ranks.
+        phases: Those by phase; they add up to all.
         counts: Everything that was dropped, padded, copied or done another way.
         validation: Results of the last evaluation.
         stopped: Why a callback ended the fit early; empty if none did.

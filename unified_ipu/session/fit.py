@@ -78,7 +78,7 @@ class Fit:
             clock=self._program.clock,
             may_ask=self._has_user_callbacks,
         )
-        started, phases = perf_counter(), self._program.clock.seconds()
+        phases = self._program.clock.seconds()
         counts = self._program.counters.as_dict()
         summary: Optional[Summary] = None
         self._tell("on_fit_start")
@@ -89,7 +89,7 @@ class Fit:
             self._save()  # with each rank's own buffers: it may be gone on with
             self._program.synchronise_buffers()
             self._program.hand_back()
-            summary = self._summary(tuple(epochs), perf_counter() - started, phases, counts)
+            summary = self._summary(tuple(epochs), phases, counts)
         finally:
             self._tell("on_fit_end", summary)
         self._program.session.print(str(summary))
@@ -187,7 +187,6 @@ class Fit:
     def _summary(
         self,
         epochs: Tuple[EpochSummary, ...],
-        seconds: float,
         phases: Mapping[str, float],
         counts: Mapping[str, int],
     ) -> Summary:
@@ -210,7 +209,7 @@ class Fit:
             epochs=epochs,
             num_replicas=program.place.num_replicas,
             target=program.target,
-            seconds=seconds,
+            seconds=sum(mean.values()),
             phases=mean,
             counts={name: count for name, count in total.items() if count},
             validation=dict(self._results),

@@ -76,7 +76,7 @@ def test_the_summary_is_the_same_on_all_ranks_and_its_shares_add_up():
         assert (summary.samples, summary.updates, summary.skipped) == (66, 18, 0)
         assert (summary.dropped, summary.padded) == (0, 0)
         assert sum(summary.shares().values()) == pytest.approx(1.0)
-        assert sum(summary.phases.values()) == pytest.approx(summary.seconds, rel=0.2, abs=0.05)
+        assert sum(summary.phases.values()) == summary.seconds > 0.0
         assert set(summary.validation) == {"loss", "error"}
         assert summary.validation == summaries[0].validation
         assert len({epoch.loss for epoch in summary.epochs}) == 3

@@ -4,7 +4,8 @@
 for inf and nan; ``clip`` the same with clipping; ``all_reduce`` the collective on any array, which
 copies in and out. The peer is ``torch.distributed.all_reduce`` and the division. All alternate in
 the same processes; numbers are medians over rounds of the mean of one round, in microseconds, wall
-time of rank 0 beside CPU time summed over ranks. On shared cores trust the CPU ratio.
+time of rank 0 beside CPU time summed over ranks. On shared cores trust the CPU ratio. The last row
+is the CPU time of a rank that waits for one that is late.
 """
 
 from __future__ import annotations
@@ -19,13 +20,35 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-SIZES = {"4 KiB": 2**12, "256 KiB": 2**18, "4 MiB": 2**22, "25 MiB": 25 * 2**20}
-ITERATIONS = {2**12: 200, 2**18: 60, 2**22: 8, 25 * 2**20: 2}
-BARS = {(2, "4 KiB"): 20.0, (2, "25 MiB"): 7.0}
-OTHER_BAR = {2: 1.0, 4: 5.0, 8: 5.0}
+from rows import Measure, Row, show, write
+
+KIB, MIB = 2**10, 2**20
+SIZES = [KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 25 * MIB, 100 * MIB]
+BYTES_A_ROUND = 48 * MIB  # summed over ranks
+MOST_ITERATIONS = 200
+FREE_CORE = 0.9  # of a core that a rank had, on average: then the bars of an idle machine hold
+BARS = {4 * KIB: (50.0, 20.0), 25 * MIB: (15.0, 7.0)}  # of 2 ranks: a core each, or shared
+MANY_RANKS_BAR = 5.0
+LATE_BAR = 50.0  # milliseconds of CPU time
+OURS = ("reduce", "clip", "all_reduce")
 Measured = Dict[str, List[Tuple[float, float]]]
+
+
+class Figures(NamedTuple):
+    """Microseconds of one call: wall of rank 0, CPU over all ranks."""
+
+    wall: float
+    cpu: float
+
+
+def label(nbytes: int) -> str:
+    return f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB"
+
+
+def iterations(nbytes: int, ranks: int) -> int:
+    return min(max(BYTES_A_ROUND // (nbytes * ranks), 2), MOST_ITERATIONS)
 
 
 def contenders(communicator: Any, nbytes: int) -> Dict[str, Callable[[], Any]]:
@@ -62,16 +85,27 @@ def alternate(communicator: Any, nbytes: int, rounds: int) -> Measured:
     """Wall and CPU seconds of each round of each contender."""
     calls = contenders(communicator, nbytes)
     measured: Measured = {name: [] for name in calls}
+    repeats = range(iterations(nbytes, communicator.size))
     for round_index in range(rounds + 1):
         for name, call in calls.items():
             communicator.barrier()
             wall, cpu = time.perf_counter(), time.process_time()
-            for _ in range(ITERATIONS[nbytes]):
+            for _ in repeats:
                 call()
             spent = time.perf_counter() - wall, time.process_time() - cpu
             if round_index:  # the first one warms up
                 measured[name].append(spent)
     return measured
+
+
+def wait_for_the_last(communicator: Any, seconds: float) -> float:
+    """CPU seconds of this rank until the last one comes, that much later."""
+    communicator.barrier()
+    cpu = time.process_time()
+    if communicator.rank == communicator.size - 1:
+        time.sleep(seconds)
+    communicator.barrier()
+    return time.process_time() - cpu
 
 
 def run_rank(arguments: argparse.Namespace) -> None:
@@ -88,9 +122,10 @@ def run_rank(arguments: argparse.Namespace) -> None:
     init_method = f"file://{arguments.store}"
     dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=size)
     communicator = connect(rank=rank, size=size, job=arguments.job, timeout_seconds=120)
-    results = {
-        label: alternate(communicator, nbytes, arguments.rounds) for label, nbytes in SIZES.items()
+    results: Dict[str, Any] = {
+        str(nbytes): alternate(communicator, nbytes, arguments.rounds) for nbytes in arguments.sizes
     }
+    results["late"] = wait_for_the_last(communicator, arguments.late)
     gathered = communicator.all_gather_value(results)
     communicator.close()
     dist.destroy_process_group()
@@ -98,11 +133,13 @@ def run_rank(arguments: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(gathered))
 
 
-def run_world(ranks: int, rounds: int, *, pin: bool) -> List[Dict[str, Measured]]:
+def run_world(ranks: int, arguments: argparse.Namespace) -> List[Dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--ranks", str(ranks), "--rounds", str(rounds)]
+        command = [sys.executable, __file__, "--ranks", str(ranks)]
+        command += ["--rounds", str(arguments.rounds), "--late", str(arguments.late)]
+        command += ["--sizes", *(str(nbytes) for nbytes in arguments.sizes)]
         command += ["--store", str(Path(folder) / "store"), "--job", uuid.uuid4().hex]
-        command += ["--pin"] * pin
+        command += ["--pin"] * arguments.pin
         processes = [
             subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True)
             for rank in range(ranks)
@@ -110,23 +147,45 @@ def run_world(ranks: int, rounds: int, *, pin: bool) -> List[Dict[str, Measured]
         outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         raise SystemExit("a rank failed")
-    world: List[Dict[str, Measured]] = json.loads(outputs[0])
+    world: List[Dict[str, Any]] = json.loads(outputs[0])
     return world
 
 
-def summarise(world: List[Dict[str, Measured]], label: str, name: str) -> Tuple[float, float]:
-    """Microseconds of one call: wall of rank 0, CPU over all ranks."""
-    calls = ITERATIONS[SIZES[label]] / 1e6
-    walls = [wall for wall, _ in world[0][label][name]]
-    rounds = range(len(walls))
-    cpus = [sum(rank[label][name][index][1] for rank in world) for index in rounds]
-    return statistics.median(walls) / calls, statistics.median(cpus) / calls
+def summarise(world: List[Dict[str, Any]], nbytes: int, name: str) -> Figures:
+    measured = [rank[str(nbytes)][name] for rank in world]
+    calls = iterations(nbytes, len(world)) / 1e6
+    walls = [wall for wall, _ in measured[0]]
+    cpus = [sum(rank[index][1] for rank in measured) for index in range(len(walls))]
+    return Figures(statistics.median(walls) / calls, statistics.median(cpus) / calls)
+
+
+def bar(ranks: int, nbytes: int, figures: Figures) -> Optional[float]:
+    """What ``reduce`` has to reach."""
+    if ranks > 2:
+        return MANY_RANKS_BAR
+    has_cores = figures.cpu >= FREE_CORE * ranks * figures.wall
+    idle, shared = BARS.get(nbytes, (None, None))
+    return idle if has_cores else shared
+
+
+def compare(world: List[Dict[str, Any]], nbytes: int) -> List[Row]:
+    ranks, peer = len(world), summarise(world, nbytes, "gloo")
+    rows = []
+    for name in OURS:
+        ours = summarise(world, nbytes, name)
+        limit = bar(ranks, nbytes, ours) if name == "reduce" else None
+        text = f"{name}, {ranks} ranks, {label(nbytes)}, against gloo, microseconds"
+        rows.append(Row(f"{text}, wall", ours.wall, peer.wall, limit))
+        rows.append(Row(f"{text}, CPU of all ranks", ours.cpu, peer.cpu))
+    return rows
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--world", type=int, nargs="*", default=[2, 4], help="numbers of ranks")
+    parser.add_argument("--world", type=int, nargs="*", default=[2, 4, 8], help="numbers of ranks")
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="in bytes")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--late", type=float, default=10.0, help="seconds one rank comes late")
     parser.add_argument("--pin", action="store_true", help="rank r to core r")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     for hidden in ("--rank", "--ranks"):
@@ -136,42 +195,22 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def report(world: List[Dict[str, Measured]], label: str, name: str) -> List[Dict[str, Any]]:
-    """Print one line and return its rows."""
-    ranks = len(world)
-    ours, peer = summarise(world, label, name), summarise(world, label, "gloo")
-    bar = BARS.get((ranks, label), OTHER_BAR.get(ranks, 1.0)) if name == "reduce" else 1.0
-    print(
-        f"{ranks} ranks  {label:>8}  {name:10}  ours {ours[0]:9.0f} us "
-        f"(CPU {ours[1]:9.0f})   gloo {peer[0]:9.0f} us (CPU {peer[1]:9.0f})   "
-        f"ratio {peer[0] / ours[0]:6.1f} (CPU {peer[1] / ours[1]:6.1f})   bar {bar:g}",
-        flush=True,
-    )
-    return [
-        {
-            "row": f"{name}, {ranks} ranks, {label}, {clock} microseconds",
-            "ours": mine,
-            "peer": other,
-            "ratio": other / mine,
-            "bar": bar,
-        }
-        for clock, mine, other in zip(("wall", "CPU"), ours, peer)
-    ]
-
-
 def main() -> None:
     arguments = parse()
     if arguments.rank is not None:
         run_rank(arguments)
         return
-    rows: List[Dict[str, Any]] = []
+    rows: List[Row] = []
     for ranks in arguments.world:
-        world = run_world(ranks, arguments.rounds, pin=arguments.pin)
-        for label in SIZES:
-            for name in ("reduce", "clip", "all_reduce"):
-                rows += report(world, label, name)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        world = run_world(ranks, arguments)
+        new = [row for nbytes in arguments.sizes for row in compare(world, nbytes)]
+        waited = 1e3 * max(rank["late"] for rank in world[:-1])
+        text = f"waiting, {ranks} ranks, one {arguments.late:g} s late, milliseconds of CPU a rank"
+        new.append(Row(text, waited, 1e3 * arguments.late, LATE_BAR, Measure.MOST))
+        for row in new:
+            show(row)
+        rows += new
+    write(rows, arguments.json)
 
 
 if __name__ == "__main__":

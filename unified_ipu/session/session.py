@@ -57,7 +57,7 @@ from unified_ipu.session.notes import log_notes, notes_of
 from unified_ipu.session.program import Program, can_train
 from unified_ipu.session.rank_log import RankLog
 from unified_ipu.session.scopes import AdapterScopes
-from unified_ipu.session.transports import join_world
+from unified_ipu.session.transports import check_given, join_world
 from unified_ipu.world import Mesh, Place, World
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -99,6 +99,7 @@ class Session:
         if self._communicator is not None:
             raise ConfigError("the session is open already; make a new one")
         if self._given is not None:
+            check_given(self._given, self.plan.comms)
             self._communicator = self._given
         else:
             self._communicator = self._connect()

@@ -133,6 +133,20 @@ def _arrange(
         )
 
 
+def check_given(communicator: Communicator, comms: CommsSettings) -> None:
+    """Refuse a communicator that does not sum gradients as the plan asks.
+
+    Raises:
+        PlanError: With both algorithms.
+    """
+    asked, has = comms.algorithm, algorithm_of(communicator) or "direct"
+    if communicator.size > 1 and asked not in {"auto", has}:
+        raise PlanError(
+            f'comms.algorithm = "{asked}", but the communicator that was given sums by "{has}"; '
+            'set "auto"'
+        )
+
+
 def algorithm_of(communicator: Communicator) -> str:
     """How gradients are summed over hosts, "" while that is open, or where there is no choice."""
     return communicator.algorithm if isinstance(communicator, ArrangedCommunicator) else ""

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Twin:
-    """The links of instance 1: the first begins with w = 1 and this rate, and has equal gradients."""
+    """The links of instance 1: instance 0 begins with w = 1, at the same rate and gradients."""
 
     rank, size = 1, 2
 

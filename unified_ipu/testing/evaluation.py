@@ -103,6 +103,28 @@ def measure_with_buffers(rank: Rank) -> Dict[str, Any]:
         return {"before": before, "after": after, "loss": loss, "outputs": outputs}
 
 
+def measure_while_training(rank: Rank) -> List[Tuple[float, float]]:
+    """Train one weight from 0 by -1 an update; its loss and output in between."""
+    ones = rank.floats((samples.ones(1), samples.ones(1)))
+    with rank.session(rows=1) as session:
+        model = rank.subject.linear(samples.column(0.0))
+        program = rank.compile(
+            session, model, loss=rank.subject.product_loss(), optimizer=optim.SGD(lr=1.0)
+        )
+        held = session.loader(rank.arrays(samples.ones(1), samples.ones(1)), train=False)
+
+        def measured() -> Tuple[float, float]:
+            outputs = program.predict(held, gather="all")
+            return program.evaluate(held)["loss"], float(outputs[0, 0])
+
+        found = [measured()]
+        for _ in range(2):
+            program.step(ones)
+            found.append(measured())
+        program.load_weights(rank.floats(model.to_native({"weight": samples.column(5.0)})))
+        return [*found, measured()]
+
+
 def measure_all_rows(rank: Rank, *, pad: bool) -> Dict[str, float]:
     """Evaluate metrics that need every row at once."""
     data = rank.arrays(samples.column(*range(1, 8)), samples.ones(7))
@@ -258,6 +280,13 @@ class EvaluationSuite(AdapterSuite):
             assert result["results"] == {"loss": 10.0, "total": 6.0}
             assert result["outputs"].tolist() == [[2.0, 4.0]]
             assert result["outputs"].dtype == np.dtype(dtype)
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_evaluation_and_prediction_use_the_newest_weights(
+        self, ranks: Ranks, size: int
+    ) -> None:
+        for found in ranks.run(measure_while_training, size):
+            assert found == [(0.0, 0.0), (-1.0, -1.0), (-2.0, -2.0), (5.0, 5.0)]
 
     @pytest.mark.case("O-M3")
     @pytest.mark.parametrize("size", [1, 2])

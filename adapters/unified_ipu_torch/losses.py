@@ -79,6 +79,9 @@ _PASSING: Dict[type, Callable[[Any, Any], Tuple[Any, ...]]] = {
 }
 """Arguments of the losses that do not take (outputs, targets)."""
 
+_FEW = 128
+"""Class indices that a list counts sooner than numpy's functions, which are cold in the caches."""
+
 _NARROW = frozenset({torch.int32, torch.int16, torch.int8})
 
 
@@ -213,6 +216,8 @@ class KnownLoss:
             return None
         array = _on_host(targets)
         if counted is None and not self._has_class_weights and array.dtype.kind != "f":
+            if array.ndim == 1 and array.size <= _FEW:
+                return float(array.size - array.tolist().count(self._ignored))
             return float(array.size - np.count_nonzero(array == self._ignored))
         if array.dtype.kind == "f":  # probabilities of classes: every position counts
             share = 1.0 if counted is None else float(np.mean(counted))

@@ -15,18 +15,24 @@ class Counting:
     """Collects S, W and metrics of micro-batches as they are, numbers or tensors."""
 
     def __init__(self) -> None:
+        self._loss_sum, self._weight = 0.0, 0.0  # of what is read already
         self._numbers: List[Any] = []  # value, factor, weight, then metrics, for each micro-batch
         self._names: List[Tuple[str, ...]] = []
 
     def clear(self) -> None:
         """Forget the update before."""
+        self._loss_sum, self._weight = 0.0, 0.0
         self._numbers, self._names = [], []
 
     def add(self, score: Score) -> None:
         """Keep one micro-batch's numbers, without its graph."""
         value, weight = score.value, score.weight
-        kept = 0.0 if value is None else value.item() if value.is_cpu else value.detach()
-        self._numbers += (kept, score.factor, weight if type(weight) is float else _kept(weight))
+        if type(weight) is float and value is not None and value.is_cpu and not score.metrics:
+            if weight != 0.0:  # a mean over nothing is NaN, but its sum is 0
+                self._loss_sum += value.item() * score.factor
+                self._weight += weight
+            return
+        self._numbers += (_kept(0.0 if value is None else value), score.factor, _kept(weight))
         names: Tuple[str, ...] = ()
         if score.metrics:
             names = tuple(checked_metrics(score.metrics))
@@ -36,12 +42,13 @@ class Counting:
 
     def read(self, used: Sequence[bool]) -> Tally:
         """Sums over the micro-batches, in float64."""
+        if not self._numbers:
+            return Tally(self._loss_sum, self._weight, used)
         values = iter(read_numbers(self._numbers))
-        loss_sum, weight = 0.0, 0.0
+        loss_sum, weight = self._loss_sum, self._weight
         metrics: Dict[str, Tuple[float, float]] = {}
         for names in self._names:
             value, factor, counted = next(values), next(values), next(values)
-            # A mean over nothing is NaN, but its sum is 0.
             loss_sum += 0.0 if counted == 0.0 else value * factor
             weight += counted
             for name in names:

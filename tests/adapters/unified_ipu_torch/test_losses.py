@@ -258,6 +258,8 @@ def test_l1_a_batch_of_ignored_targets_is_known_to_weigh_nothing_before_forward(
     loss = KnownLoss(nn.CrossEntropyLoss(ignore_index=7))
     assert loss.units_before(np.full((4,), 7), None) == 0.0
     assert loss.units_before(np.array([7, 1, 2, 7]), None) == 2.0
+    assert loss.units_before(np.repeat([7, 1, 2], 100), None) == 200.0
+    assert loss.units_before(torch.tensor([[7, 1], [2, 3]]), None) == 3.0
     assert loss.units_before(np.array([7, 1, 2, 7]), np.array([True, True, False, False])) == 1.0
 
 

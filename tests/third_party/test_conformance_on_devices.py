@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import pytest
 from unified_ipu_numpy_conformance import NumpySubject
 
 from unified_ipu import testing
+from unified_ipu.engine import device as device_engine, device_feed, device_inference
 from unified_ipu.errors import ConfigError
 from unified_ipu.testing import installed
 from unified_ipu.testing.device_limits import EVERY_DEVICE, check_target, limit_of
@@ -180,3 +182,98 @@ def test_a_device_that_claims_a_norm_fails() -> None:
         assert_norms(ranks, [2.0], [2.0])
     with pytest.raises(AssertionError):
         assert_norms(testing.ThreadRanks(NumpySubject()), [float("nan")], [2.0])
+
+
+def feeds_what_has_no_weight(patch: Any) -> None:
+    original = device_engine.DeviceExecutor._totals
+
+    def totals(self: Any, *given: Any) -> Any:
+        weights, samples = original(self, *given)
+        return [weight or 1.0 for weight in weights], samples
+
+    patch.setattr(device_engine.DeviceExecutor, "_totals", totals)
+
+
+def divides_each_process_by_its_own(patch: Any) -> None:
+    original = device_feed.Weighed.update
+
+    def update(self: Any, total: float, reduction: str) -> Any:
+        del total
+        return original(self, float(self.weights.sum()), reduction)
+
+    patch.setattr(device_feed.Weighed, "update", update)
+
+
+def divides_the_tail_by_a_full_batch(patch: Any) -> None:
+    original, seen = vars(device_feed)["loss_coefficients"], [0.0]
+
+    def coefficients(factors: Any, *, reduction: str, total: float) -> Any:
+        seen[0] = max(seen[0], total)
+        return original(factors, reduction=reduction, total=seen[0])
+
+    patch.setattr(device_feed, "loss_coefficients", coefficients)
+
+
+def counts_padding(patch: Any) -> None:
+    patch.setattr(
+        device_feed,
+        "padded",
+        lambda micro, rows: replace(
+            micro, tree=device_feed.repeated(micro.tree, rows), rows=rows, sample_weight=None
+        ),
+    )
+
+
+def scores_what_was_filled_up(patch: Any) -> None:
+    original = device_inference.DeviceInference._result_of
+
+    def result_of(self: Any, micro: Any) -> Any:
+        complete, result = original(self, micro)
+        return replace(complete, sample_weight=None), result
+
+    patch.setattr(device_inference.DeviceInference, "_result_of", result_of)
+
+
+Mutant = Tuple[Callable[[Any], None], Any, str, Dict[str, Any]]
+MUTANTS: Tuple[Mutant, ...] = (
+    (
+        feeds_what_has_no_weight,
+        testing.UpdateDecisionSuite,
+        "test_l1_6_nothing_happens_when_nothing_counts",
+        {},
+    ),
+    (
+        divides_each_process_by_its_own,
+        testing.UpdateLawSuite,
+        "test_l1_3_replicas_with_unequal_batches_form_one_mean",
+        {},
+    ),
+    (
+        divides_the_tail_by_a_full_batch,
+        testing.UpdateLawSuite,
+        "test_l1_3_a_short_last_group_is_divided_by_its_own_weight",
+        {"size": 1},
+    ),
+    (
+        counts_padding,
+        testing.DataLawSuite,
+        "test_l2_9_padding_is_counted_and_does_not_count",
+        {"size": 2},
+    ),
+    (
+        scores_what_was_filled_up,
+        testing.EvaluationSuite,
+        "test_l6_1_each_sample_counts_once",
+        {"size": 1, "pad": False},
+    ),
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant[0].__name__)
+def test_the_kit_notices_a_fault_of_the_engine_that_drives_devices(
+    monkeypatch: Any, mutant: Mutant
+) -> None:
+    plant, suite, test, arguments = mutant
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        getattr(suite(), test)(testing.ThreadRanks(NumpySubject(), "ipu-emulated"), **arguments)

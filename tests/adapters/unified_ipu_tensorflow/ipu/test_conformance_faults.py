@@ -1,20 +1,16 @@
-"""Faults planted into the device: tests of the conformance kit, which hold without them, fail.
-
-One process alone, as the test's own, so that a fault is a patch; the kit's ranks are elsewhere.
-"""
+"""Faults planted into the device of IPU Keras: tests of the conformance kit must notice each."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable
 
 import numpy as np
 import pytest
 
 from tests.adapters.mutated_calls import applied, replaced, without
+from tests.adapters.planted_faults import Fault, assert_noticed
 from unified_ipu import testing
-from unified_ipu.testing.ranks import rank_of
-from unified_ipu.world import World
 from unified_ipu_tensorflow import lower as lowering
 from unified_ipu_tensorflow.conformance import TensorflowSubject
 from unified_ipu_tensorflow.emulated.keras import programs
@@ -24,17 +20,6 @@ from unified_ipu_tensorflow.ipu.known_rows import Counted
 from unified_ipu_tensorflow.lower_ipu import lower_for_ipu
 
 pytestmark = pytest.mark.timeout(120)
-
-
-class Here:
-    """The one rank of a scenario in this process."""
-
-    target, dtype = "ipu-emulated", "float32"
-
-    def run(self, scenario: Callable[..., Any], size: int = 1, **arguments: Any) -> List[Any]:
-        assert size == 1
-        rank = rank_of(TensorflowSubject(), World(0, 0, 1, 1), target=self.target)
-        return [scenario(rank, **arguments)]
 
 
 def calls(change: Any) -> Callable[[Any], None]:
@@ -102,78 +87,65 @@ MEAN = (
     "offload_weight_update_variables=False, replicated_optimizer_state_sharding=False"
 )
 UPDATE, SCHEDULE = testing.UpdateLawSuite, testing.ScheduleSuite
-FAULTS: Dict[str, Tuple[Any, Any, str, Dict[str, Any]]] = {
-    "averages accumulated gradients": (
+FAULTS = {
+    "averages accumulated gradients": Fault(
         calls(replaced(ACCUMULATION, MEAN)),
         UPDATE,
         "test_l1_2_the_reduction_of_a_loss_does_not_show",
         {"reduction": "none"},
     ),
-    "averages rows": (
+    "averages rows": Fault(
         calls(replaced("loss.reduction", "sum_over_batch_size")),
         UPDATE,
         "test_l1_2_a_sample_weight_scales_the_loss_and_not_its_count",
-        {},
     ),
-    "steps at each micro-batch": (
+    "steps at each micro-batch": Fault(
         applies_each_micro_batch,
         UPDATE,
         "test_l1_8_step_counters_move_once_an_update",
-        {},
     ),
-    "leaves clipping out": (
+    "leaves clipping out": Fault(
         calls(without("optimizer.global_clipnorm")),
         UPDATE,
         "test_l1_8_clipping_comes_once_after_the_reduction",
         {"size": 1, "reduction": "mean"},
     ),
-    "keeps an old rate": (
+    "keeps an old rate": Fault(
         calls(without("optimizer.learning_rate.assign")),
         SCHEDULE,
         "test_l2_11_warm_up_rises_to_the_full_rate",
-        {},
     ),
-    "has the rate inside the velocity": (
+    "has the rate inside the velocity": Fault(
         has_the_rate_inside,
         SCHEDULE,
         "test_l1_8_the_rate_stays_outside_the_velocity",
-        {},
     ),
-    "counts padding": (
+    "counts padding": Fault(
         counts_padding,
         testing.DataLawSuite,
         "test_l2_9_padding_is_counted_and_does_not_count",
         {"size": 1},
     ),
-    "scores padding": (
+    "scores padding": Fault(
         scores_padding,
         testing.EvaluationSuite,
         "test_l6_1_each_sample_counts_once",
         {"size": 1, "pad": True},
     ),
-    "trains while it infers": (
+    "trains while it infers": Fault(
         trains_while_it_infers,
         testing.EvaluationSuite,
         "test_l6_7_buffers_are_the_same_for_every_sample_and_stay_as_they_were",
         {"size": 1},
     ),
-    "saves no slots": (
+    "saves no slots": Fault(
         keeps_slots_to_itself,
         testing.StateLawSuite,
         "test_l3_1_a_tied_parameter_stays_tied",
-        {},
     ),
 }
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_the_kit_sees_a_fault_of_a_device(monkeypatch, tmp_path, fault):
-    plant, suite, name, arguments = FAULTS[fault]
-    arguments = {**arguments, "ranks": Here()}
-    test = getattr(suite(), name)
-    needs_folder = "tmp_path" in test.__code__.co_varnames[: test.__code__.co_argcount]
-    folders = [{"tmp_path": tmp_path / word} if needs_folder else {} for word in ("held", "failed")]
-    test(**arguments, **folders[0])
-    plant(monkeypatch)
-    with pytest.raises(AssertionError):
-        test(**arguments, **folders[1])
+def test_the_kit_notices_a_fault_of_a_device(monkeypatch, tmp_path, fault):
+    assert_noticed(FAULTS[fault], TensorflowSubject(), monkeypatch, tmp_path)

@@ -8,6 +8,7 @@ import numpy as np
 
 from unified_ipu.adapter import losses
 from unified_ipu.testing import Model
+from unified_ipu_onnx.conformance_devices import LIMITS, Product
 from unified_ipu_torch.conformance import TorchSubject
 
 _TORCH = TorchSubject()
@@ -15,12 +16,17 @@ _TORCH = TorchSubject()
 _Nodes = List[Tuple[str, List[str], List[str], Dict[str, Any]]]
 """Operator, inputs, outputs, attributes."""
 
+_OPSET = 11  # the newest that PopART reads
+_DROPOUT_OPSET = 17
+
 
 class OnnxSubject:
     """See ``unified_ipu.testing.Subject``; what is torch's here is what torch's subject makes."""
 
     adapter = "onnx"
     preload = ("torch", "onnx", "onnxruntime")
+    device_dtype = "float32"
+    device_limits: Mapping[str, str] = LIMITS
 
     def linear(self, weight: Any, bias: Optional[Any] = None, *, dtype: str = "float64") -> Model:
         """One ``Gemm`` or ``MatMul``."""
@@ -55,23 +61,25 @@ class OnnxSubject:
         native = _model(nodes, held, dtype=dtype, shape=shape)
         return Model(native, names, frozenset(n for n in names if n.startswith("weight")))
 
-    def branches(self, a: float, b: float, c: float, frozen: float) -> Model:
+    def branches(
+        self, a: float, b: float, c: float, frozen: float, *, dtype: str = "float64"
+    ) -> Model:
         """Two ``If`` in one another; the branch of ``c`` would need a 2 in the second column."""
         from onnx import TensorProto, helper
 
         def branch(name: str, *nodes: Any) -> Any:
             made = nodes or (helper.make_node("Mul", ["value", name], [f"times.{name}"]),)
-            out = helper.make_tensor_value_info(made[-1].output[0], TensorProto.DOUBLE, None)
+            out = helper.make_tensor_value_info(made[-1].output[0], _kind(dtype), None)
             return helper.make_graph(list(made), name, [], [out])
 
         def choose(flag: str, out: str, then: Any, otherwise: Any) -> Any:
             return helper.make_node("If", [flag], [out], then_branch=then, else_branch=otherwise)
 
         held = {
-            name: np.array([value])
+            name: np.array([value], dtype)
             for name, value in (("a", a), ("b", b), ("c", c), ("frozen", frozen))
         }
-        fixed = {"first": np.array([0]), "second": np.array([1]), "two": np.array(2.0)}
+        fixed = {"first": np.array([0]), "second": np.array([1]), "two": np.array(2.0, dtype)}
         inner = choose("is.b", "one", branch("b"), branch("a"))
         outer = {"then_branch": branch("c"), "else_branch": branch("other", inner)}
         nodes: _Nodes = [
@@ -84,27 +92,32 @@ class OnnxSubject:
             ("If", ["is.c"], ["scaled"], outer),
             ("Add", ["scaled", "frozen"], ["y"], {}),
         ]
-        native = _model(nodes, {**held, **fixed}, shape=[2])
+        native = _model(nodes, {**held, **fixed}, dtype=dtype, shape=[2])
         return Model(native, {name: name for name in held})
 
-    def dropout_probe(self, size: int, rate: float) -> Model:
+    def dropout_probe(self, size: int, rate: float, *, dtype: str = "float64") -> Model:
         """``Dropout`` in training mode, then a ``MatMul``."""
-        held = {"weight": np.zeros((size, 1)), "rate": np.array(rate), "train": np.array(True)}
+        held = {
+            "weight": np.zeros((size, 1), dtype),
+            "rate": np.array(rate, dtype),
+            "train": np.array(True),
+        }
         nodes: _Nodes = [
             ("Dropout", ["x", "rate", "train"], ["dropped"], {}),
             ("MatMul", ["dropped", "weight"], ["y"], {}),
         ]
-        return Model(_model(nodes, held, shape=[size]), {"weight": "weight"})
+        native = _model(nodes, held, dtype=dtype, shape=[size], opset=_DROPOUT_OPSET)
+        return Model(native, {"weight": "weight"})
 
-    def normalised(self) -> Model:
+    def normalised(self, *, dtype: str = "float64") -> Model:
         """``BatchNormalization`` in the form of inference, times a weight."""
         held = {
-            "mean": np.zeros(1),
-            "variance": np.ones(1),
-            "weight": np.ones((1, 1)),
+            "mean": np.zeros(1, dtype),
+            "variance": np.ones(1, dtype),
+            "weight": np.ones((1, 1), dtype),
         }
         # Constants are not trained: the kit wants one weight.
-        constants = {"scale": np.ones(1), "shift": np.zeros(1)}
+        constants = {"scale": np.ones(1, dtype), "shift": np.zeros(1, dtype)}
         nodes: _Nodes = [
             ("Constant", [], [name], {"value": _tensor(value, name)})
             for name, value in constants.items()
@@ -113,15 +126,17 @@ class OnnxSubject:
             ("BatchNormalization", ["x", "scale", "shift", "mean", "variance"], ["n"], {}),
             ("MatMul", ["n", "weight"], ["y"], {}),
         ]
-        return Model(_model(nodes, held, shape=[1]), {name: name for name in held})
+        native = _model(nodes, held, dtype=dtype, shape=[1])
+        return Model(native, {name: name for name in held})
 
-    def tied(self, weight: float) -> Model:
+    def tied(self, weight: float, *, dtype: str = "float64") -> Model:
         """One initializer that two nodes read: in a graph it has one name."""
         nodes: _Nodes = [
             ("Mul", ["x", "weight"], ["once"], {}),
             ("Mul", ["once", "weight"], ["y"], {}),
         ]
-        native = _model(nodes, {"weight": np.array([weight])}, shape=[1])
+        held = {"weight": np.array([weight], dtype)}
+        native = _model(nodes, held, dtype=dtype, shape=[1])
         return Model(native, {"weight": "weight", "twin": "weight"})
 
     def mean_squared_error(self, reduction: str = "mean") -> Any:
@@ -133,19 +148,30 @@ class OnnxSubject:
         class_weights: Optional[Sequence[float]] = None,
         ignore_index: int = -100,
         reduction: str = "mean",
+        *,
+        dtype: str = "float64",
     ) -> Any:
-        """One of ``ui.losses``."""
+        """One of ``ui.losses``, whose class weights have no type."""
+        del dtype
         return losses.softmax_cross_entropy(
             class_weights=class_weights, ignore_index=ignore_index, reduction=reduction
         )
 
     def product_loss(self, reduction: str = "mean") -> Any:
         """A callable of the user's."""
-        return _TORCH.product_loss(reduction)
+        return Product(reduction)
 
     def token_objective(self, penalty: float = 0.0) -> Any:
         """It calls the module of the graph, and reads its weight."""
         return _TORCH.token_objective(penalty)
+
+    def on_device(self, native: Any, options: Mapping[str, Any]) -> Tuple[Any, Mapping[str, Any]]:
+        """PopART runs no callable: users let the graph compute its loss."""
+        loss = options.get("loss")
+        if not isinstance(loss, Product):
+            return native, options
+        loss.add_to(native)
+        return native, {**options, "loss": loss.output}
 
     def native_optimizer(
         self, model: Model, settings: Any, rates: Mapping[str, float]
@@ -184,17 +210,24 @@ def _tensor(value: Any, name: str) -> Any:
     return numpy_helper.from_array(np.asarray(value), name)
 
 
+def _kind(dtype: str) -> int:
+    from onnx import TensorProto
+
+    return int({"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}[dtype])
+
+
 def _model(
     nodes: _Nodes,
     held: Mapping[str, Any],
     *,
     shape: Sequence[int],
-    dtype: str = "float64",
+    dtype: str,
+    opset: int = _OPSET,
 ) -> Any:
     """A model of ``x [rows, *shape] -> y``, whose initializers are ``held``."""
-    from onnx import TensorProto, helper
+    from onnx import helper
 
-    kind = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}[dtype]
+    kind = _kind(dtype)
     graph = helper.make_graph(
         [helper.make_node(kind, ins, outs, **rest) for kind, ins, outs, rest in nodes],
         "conformance",
@@ -202,4 +235,4 @@ def _model(
         [helper.make_tensor_value_info("y", kind, None)],
         [_tensor(value, name) for name, value in held.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)

@@ -9,9 +9,7 @@ import pytest
 from unified_ipu_numpy_conformance import NumpySubject
 
 from unified_ipu import optim
-from unified_ipu.errors import ConfigError
 from unified_ipu.testing import PoolRanks, Ranks, ThreadRanks
-from unified_ipu.testing.device_limits import check_target
 from unified_ipu.testing.scenarios import Training, batch_plan, halving, make, train
 from unified_ipu_onnx.conformance import OnnxSubject
 from unified_ipu_torch.conformance import TorchSubject
@@ -124,13 +122,6 @@ def evaluated(rank: Any, *, local: int) -> Any:
         )
         loader = session.loader((COLUMN[:7], np.zeros((7, 1), np.float32)), train=False)
         return program.evaluate(loader)["loss"], program.predict(loader)[:, 0].tolist()
-
-
-@pytest.mark.parametrize("kind", [OnnxSubject])
-def test_the_kit_refuses_the_devices_it_is_not_written_for(kind):
-    check_target(kind(), "cpu")
-    with pytest.raises(ConfigError, match=f"does not run the adapter '{kind.adapter}' on devices"):
-        check_target(kind(), "ipu-emulated")
 
 
 @pytest.mark.parametrize("local", [1, 2])

@@ -83,15 +83,16 @@ class Exchange:
     def begin_elsewhere(self, signature: Signature) -> int:
         """Count a collective of these ranks that moves its data another way; ``finish`` ends it.
 
+        Whether anyone has given up is for that way to find out.
+
         Returns:
             Its number.
 
         Raises:
-            CollectiveError: If a collective was interrupted before, or anyone has given up.
+            CollectiveError: If a collective was interrupted before.
         """
         if self._inside or self._closed:
             self._refuse(signature)
-        self.wire.check()
         self._inside = signature.text
         self._number += 1
         return self._number

@@ -33,6 +33,7 @@ from unified_ipu.world import (
 )
 
 logger = logging.getLogger("unified_ipu.session")
+_OTHERS = ("torchrun", "openmpi", "poprun", "slurm")
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ def share_host(joined: Joined, communicator: Communicator) -> Joined:
     """
     claims = communicator.all_gather_value(claim_cores(current_environment()))
     sharing = share_cores(claims, communicator.rank)
-    is_ours = joined.world.launcher == "unified-ipu"  # which has said what it did
-    if sharing.warning and joined.place.local_rank == 0 and not is_ours:
+    # Ours has said what it did; who gave a world by hand may have set threads by hand.
+    is_read = joined.world.launcher in _OTHERS
+    if sharing.warning and joined.place.local_rank == 0 and is_read:
         logger.warning("%s", sharing.warning)
     return replace(joined, place=replace(joined.place, cores=sharing.cores))
 

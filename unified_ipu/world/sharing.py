@@ -34,7 +34,7 @@ class Sharing:
             return ""
         wanted = max(1, self.all_cores // self.processes)
         return (
-            f"the {self.processes} processes of this host start {self.threads} threads on "
+            f"the {self.processes} processes of this host may start {self.threads} threads on "
             f"{self.all_cores} cores and stand in each other's way; set {_OPENMP}={wanted}, or "
             "have the launcher bind each process to cores of its own"
         )

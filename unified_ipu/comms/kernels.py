@@ -9,7 +9,10 @@ Buffer = Any  # a flat array of one dtype; numpy in the core, whatever the adapt
 
 @runtime_checkable
 class Kernels(Protocol):
-    """What a reducer needs to do with flat buffers; an adapter may bring faster ones."""
+    """What a reducer needs to do with flat buffers; an adapter may bring faster ones.
+
+    They are called inside ``numpy.errstate(all="ignore")``: what is not finite is counted.
+    """
 
     def allocate(self, num_elements: int, dtype: str) -> Buffer:
         """Return a zeroed buffer, 64-byte aligned."""

@@ -69,8 +69,7 @@ class NumpyKernels:
         """Sum of squares in float64; not finite exactly if an element is not finite."""
         values = _widened(buffer)
         if values.dtype.char == "f":
-            with np.errstate(over="ignore", invalid="ignore"):
-                fast = _blocked_norm(values)
+            fast = _blocked_norm(values)
             if _TINY < fast < math.inf or (fast <= _TINY and not values.any()):
                 return fast
             # Squares that are too large or too small for float32 are not for float64.

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from unified_ipu.plan import Bucket, BucketPlan
 
 LINE_BYTES = 64
-SMALL_BYTES = 2**14  # of all buckets: up to here every rank adds up everything
+_SMALL_BYTES = 2**14  # of all buckets: up to here each of two ranks adds up everything
+_COPYING_RANKS = 2  # with more, it costs less that one of them does it
 _CACHE_BYTES = 2**20  # of a core: a piece of every rank and the scratch should fit in
 _MOST_PIECE_BYTES = 2**18
 _LEAST_PIECE_BYTES = 2**16
@@ -31,7 +32,7 @@ class Region:
         reports: Two of ``[1 + size]`` int64, taken in turns: the first slot that this rank found
             not to be finite, or -1, and whether each rank's contribution to it is not.
         buckets: The flat gradients.
-        copies: Two copies of the buckets, taken in turns, if all of them are small; else none.
+        copies: Two copies of the buckets, taken in turns, if two ranks share so little; else none.
     """
 
     headers: Tuple[np.ndarray, np.ndarray]
@@ -70,7 +71,8 @@ class Layout:
         at = round_up(self._reports + 2 * self._report_bytes, 2 * LINE_BYTES)
         self._buckets, at = self._place(at)
         self._copies: List[List[int]] = []
-        if size > 1 and sum(_num_bytes(bucket) for bucket in plan.buckets) <= SMALL_BYTES:
+        num_bytes = sum(_num_bytes(bucket) for bucket in plan.buckets)
+        if size == _COPYING_RANKS and num_bytes <= _SMALL_BYTES:
             for _ in range(2):
                 offsets, at = self._place(at)
                 self._copies.append(offsets)

@@ -9,8 +9,8 @@ factor needs the norm of everything, so the sum is made twice, once to measure a
 no memory beside the buffers, and contributions stay whole until the decision. Keeping the first
 sum was rejected: it writes more memory than summing again reads.
 
-A few KiB are cheaper to copy than a second meeting: every rank shows a copy of its gradients and
-adds all of them up for itself, with the same instructions on the same bytes.
+Between two ranks a few KiB are cheaper to copy than to meet a second time: each shows a copy of its
+gradients and adds both up for itself, with the same instructions on the same bytes.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Reducer:
         self._communicator = communicator
         self._plan = bucket_plan
         self._rank = communicator.rank
+        self._everybody = list(range(communicator.size))
         layout = Layout(bucket_plan, header_size, communicator.size)
         memory = communicator.allocate_shared(layout.num_bytes, "gradients")
         self._regions = [layout.region(part) for part in memory]
@@ -115,13 +116,15 @@ class Reducer:
             # It raises on all ranks, which have met and so stay in step.
             self._communicator.finish()
             raise
-        reduction = Reduction(header, None)
-        if asked is not None:
-            factor = float(asked)
-            contributors = tuple(rank for rank, flag in enumerate(flags) if flag)
+        if asked is None:
+            reduction = Reduction(header, None)
+        else:
+            contributors = self._everybody
+            if not all(flags):
+                contributors = [rank for rank in contributors if flags[rank]]
             with np.errstate(all="ignore"):
                 reduction = self._sum_gradients(
-                    parity, header, factor, contributors, clip_norm=clip_norm
+                    parity, header, float(asked), contributors, clip_norm=clip_norm
                 )
         self._communicator.finish()
         return reduction

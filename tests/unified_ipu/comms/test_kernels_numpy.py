@@ -15,6 +15,12 @@ KERNELS = NumpyKernels()
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
+@pytest.fixture(autouse=True)
+def as_reducers_call_them():
+    with np.errstate(all="ignore"):
+        yield
+
+
 def to_float(buffer):
     """Values of a buffer as float64; uint16 holds the bits of bfloat16."""
     if buffer.dtype == np.uint16:

@@ -14,8 +14,6 @@ from unified_ipu.launch.lifeline import hold_lifeline as hold_lifeline
 from unified_ipu.launch.placement import (
     BINDINGS as BINDINGS,
     THREAD_VARIABLES as THREAD_VARIABLES,
-    Placement as Placement,
-    place_ranks as place_ranks,
 )
 from unified_ipu.launch.script import launch_script as launch_script
 
@@ -23,13 +21,11 @@ __all__ = [
     "BINDINGS",
     "OTHER_LAUNCHERS",
     "THREAD_VARIABLES",
-    "Placement",
     "end_groups",
     "hold_lifeline",
     "launch",
     "launch_script",
     "launcher_command",
-    "place_ranks",
     "run_emulated",
     "write_all",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unified_ipu.errors import ConfigError
-from unified_ipu.launch import place_ranks
+from unified_ipu.launch.placement import place_ranks
 from unified_ipu.world import Core, Processors
 
 LAPTOP = Processors(tuple(Core((cpu,)) for cpu in range(2)))

@@ -17,10 +17,11 @@ from typing import List, Sequence
 
 import numpy as np
 
+from unified_ipu.comms.lateness import Stall
 from unified_ipu.comms.segment import PAGE_BYTES, Segment, round_up
 from unified_ipu.comms.shares import Shares
 from unified_ipu.comms.signature import TEXT_BYTES, Signature, describe_mismatch
-from unified_ipu.comms.watch import Flag, Stall, Watch, wrapped
+from unified_ipu.comms.watch import Flag, Watch, wrapped
 from unified_ipu.errors import CollectiveError
 
 _LINE_BYTES = 128

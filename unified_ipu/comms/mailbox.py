@@ -9,9 +9,10 @@ import numpy as np
 
 from unified_ipu.comms.arrays import to_flat
 from unified_ipu.comms.futex import futex_wait
+from unified_ipu.comms.lateness import Stall
 from unified_ipu.comms.letter import open_header, write_header
 from unified_ipu.comms.segment import PAGE_BYTES, Segment
-from unified_ipu.comms.watch import Flag, Stall, Watch, is_reached, wrapped
+from unified_ipu.comms.watch import Flag, Watch, is_reached, wrapped
 from unified_ipu.errors import CollectiveError
 
 _NUM_SLOTS = 2

@@ -17,8 +17,9 @@ import numpy as np
 
 from unified_ipu.comms.arrays import split_evenly
 from unified_ipu.comms.futex import free_spinlock, take_spinlock
+from unified_ipu.comms.lateness import Stall
 from unified_ipu.comms.segment import Segment
-from unified_ipu.comms.watch import Flag, Stall, Watch
+from unified_ipu.comms.watch import Flag, Watch
 
 MOST_ITEMS = 1024
 _LINE_BYTES = 128

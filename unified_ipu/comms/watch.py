@@ -11,7 +11,6 @@ Rejected: long spinning (ranks packed on one core burn whole time slices) and a 
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set
 
-from unified_ipu.comms.board import KIND_LOST, KIND_TIMEOUT, Board
-from unified_ipu.comms.dump import has_ended, process_state, read_stack
+from unified_ipu.comms.board import KIND_LOST, Board
+from unified_ipu.comms.dump import has_ended
 from unified_ipu.comms.futex import (
     WAIT_SLICE_SECONDS,
     futex_add,
@@ -28,15 +27,12 @@ from unified_ipu.comms.futex import (
     futex_wake,
     open_pidfd,
 )
-from unified_ipu.comms.signature import name_ranks
+from unified_ipu.comms.lateness import Lateness, Stall
 from unified_ipu.errors import CollectiveError
-
-logger = logging.getLogger("unified_ipu.comms")
 
 _YIELDS = 20
 _HALF = 2**31
 _FULL = 2**32
-_MOST_STACKS = 4
 
 
 def wrapped(number: int) -> int:
@@ -71,25 +67,6 @@ class Flag:
     def add(self, amount: int, total: int) -> None:
         """Add, and wake those who wait for it if that makes it ``total``."""
         futex_add(self.address, amount, total)
-
-
-@dataclass(frozen=True)
-class Stall:
-    """Who keeps a collective from going on.
-
-    Args:
-        operation: What this rank is waiting in.
-        missing: World ranks that have not come.
-        left: Those of them that have closed the communicator.
-        details: What each missing rank did last, by world rank.
-        reports: Whether it is this rank's turn to log.
-    """
-
-    operation: str
-    missing: Sequence[int]
-    left: Sequence[int]
-    details: Dict[int, str]
-    reports: bool
 
 
 class Watch:
@@ -169,7 +146,7 @@ class Watch:
         """
         words, index = flag.words, flag.index
         started = looked = perf_counter()
-        lateness = _Lateness(self, started)
+        lateness = Lateness(self, started)
         yields = self._yields
         while True:
             seen = words[index]
@@ -246,75 +223,3 @@ class Watch:
         note = self.board.read_note(rank)
         said = f'; its last note: "{note}"' if note else ""
         self.abort(KIND_LOST, rank, f"rank {self.names[rank]} is lost: {cause}{where}{said}")
-
-
-class _Lateness:
-    """The clock of one wait: when to report, when to give up."""
-
-    def __init__(self, watch: Watch, now: float) -> None:
-        self._watch = watch
-        self._last = self._started = now
-        self._counted = 0.0
-        self._report_at = watch.stall_report_seconds
-
-    def look(self, now: float, stalled: Callable[[], Stall]) -> None:
-        watch, board = self._watch, self._watch.board
-        dead = watch.dead()  # before the marks of having left, which are set before the end
-        stall = stalled()
-        watch.check_peers(dead, stall)
-        if watch.look_also is not None:
-            watch.look_also(self._named(stall.missing))
-        if not stall.missing:
-            return
-        if any(board.phase(rank) is None for rank in stall.missing):
-            self._counted += now - self._last
-        self._last = now
-        waited = now - self._started
-        if self._counted >= watch.timeout_seconds:
-            watch.abort(KIND_TIMEOUT, stall.missing[0], self._timeout_text(stall))
-            watch.check()
-        if waited >= self._report_at:
-            self._report_at = 2 * waited
-            if stall.reports:
-                self._report(stall, waited)
-
-    def _timeout_text(self, stall: Stall) -> str:
-        parts = "; ".join(self._describe(rank, stall) for rank in stall.missing)
-        return (
-            f"{name_ranks(self._named(stall.missing))} did not come to {stall.operation} within "
-            f"{self._watch.timeout_seconds:g} s ({parts}); find out what kept it, or raise "
-            "comms.timeout_seconds"
-        )
-
-    def _describe(self, rank: int, stall: Stall) -> str:
-        board = self._watch.board
-        parts = [
-            f"rank {self._watch.names[rank]}: {stall.details.get(rank) or 'nothing entered yet'}"
-        ]
-        note = board.read_note(rank)
-        if note:
-            parts.append(f'last note "{note}"')
-        phase = board.phase(rank)
-        if phase is not None:
-            parts.append(f"announced phase: {phase}")
-        return ", ".join(parts)
-
-    def _report(self, stall: Stall, waited: float) -> None:
-        board = self._watch.board
-        for rank in stall.missing[:_MOST_STACKS]:
-            pid = board.pid(rank)
-            logger.warning(
-                "waiting %.3g s in %s for %s; process %d, state %s\n%s",
-                waited,
-                stall.operation,
-                self._describe(rank, stall),
-                pid,
-                process_state(pid) or "unknown",
-                read_stack(pid, board.dump_fd(rank)),
-            )
-        if len(stall.missing) > _MOST_STACKS:
-            late = self._named(stall.missing[_MOST_STACKS:])
-            logger.warning("also late: %s", name_ranks(late))
-
-    def _named(self, ranks: Sequence[int]) -> List[int]:
-        return [self._watch.names[rank] for rank in ranks]

@@ -27,6 +27,7 @@ class _Shared:
     def __init__(self, rules: UpdateRules, loss_scale: Optional[LossScale]) -> None:
         self.rules = rules
         self._loss_scale = loss_scale
+        self._reference_scale = 1.0 / rules.reference_weight
         self._scale = 1.0
 
     def scale(self, update: Update) -> float:
@@ -38,7 +39,7 @@ class _Shared:
     def _plain_scale(self, update: Update) -> float:
         """The scale without a loss scale."""
         del update
-        return 1.0 / self.rules.reference_weight
+        return self._reference_scale
 
     def factor(self, weight: float, accumulated_scale: float) -> Optional[float]:
         """Return what turns the accumulated sum into g, or None if the update may not happen."""
@@ -67,7 +68,7 @@ class _LocalPath(_Shared):
             return 1.0
         if self._replica.counts_samples and update.samples > 0:
             return 1.0 / update.samples
-        return 1.0 / self.rules.reference_weight
+        return self._reference_scale
 
     def finish(
         self,

@@ -13,7 +13,6 @@ from unified_ipu.plan.validation import shown
 WORKING: Dict[str, Tuple[Any, ...]] = {
     "mesh.stage": (1,),
     "comms.compression": ("none",),
-    "comms.overlap": ("auto",),
     "pipeline.schedule": ("1f1b",),
     "pipeline.split": ("auto",),
     "compile.cache_dir": ("",),

@@ -132,7 +132,7 @@ class CommsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         algorithm: How a reduction is arranged.
         bucket_bytes: Most bytes of gradients that are reduced together.
         compression: Lossy compression of gradients; never chosen automatically.
-        overlap: Whether buckets are reduced while backward runs.
+        overlap: Whether buckets may be reduced while backward runs; "auto" does not today.
         stall_report_seconds: A wait longer than this is reported, with who is missing.
         timeout_seconds: A wait longer than this is an error.
     """

@@ -10,12 +10,15 @@ from unified_ipu.plan import Plan, check_built, not_built
 REFUSED = [
     ("mesh.stage", 2, "mesh.stage: got 2; only 1 works today"),
     ("comms.compression", "topk", 'comms.compression: got "topk"; only "none" works'),
-    ("comms.overlap", "none", 'comms.overlap: got "none"; only "auto" works'),
     ("pipeline.schedule", "gpipe", 'pipeline.schedule: got "gpipe"; only "1f1b" works'),
     ("pipeline.split", "layer3", 'pipeline.split: got "layer3"; only "auto" works'),
     ("compile.cache_dir", "x", 'compile.cache_dir: got "x"; only "" works'),
     ("compile.optimization_level", 3, "compile.optimization_level: got 3; only 2 works"),
 ]
+
+
+def test_reducing_after_backward_may_be_asked_for():
+    assert not_built(Plan().replace({"comms.overlap": "none"})) == ()
 
 
 def test_the_defaults_are_built():

@@ -101,10 +101,10 @@ def test_drops_and_pads_are_shown():
 
 
 def test_idle_replicas_and_refusals_are_shown():
-    lines = compact(Plan().replace({"mesh.data": 8, "comms.overlap": "none"}).explain())
+    lines = compact(Plan().replace({"mesh.data": 8, "comms.compression": "topk"}).explain())
     assert lines[lines.index("warnings") + 1].startswith("4 of 8 replicas are idle")
     refusal = lines[lines.index("refused: not built yet") + 1]
-    assert refusal == 'comms.overlap: got "none"; only "auto" works today'
+    assert refusal == 'comms.compression: got "topk"; only "none" works today'
 
 
 def test_the_learning_rate_factor_and_its_origin_are_shown():

@@ -85,7 +85,7 @@ class NativeDriver:
             rate = host.rate
             if is_keras3(native):
                 native._learning_rate = rate  # noqa: SLF001 the setter refuses to replace a schedule
-            else:
+            elif native.learning_rate is not rate:  # else it is the optimizer's own already
                 native.learning_rate = rate
 
     def slots(self) -> Dict[str, Any]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import threading
 
 import pytest
 
-from unified_ipu.plan import CommsSettings
+from tests.unified_ipu.comms.arranged_groups import arranged
 from unified_ipu.testing import threads
 
 TRANSPORTS = ["shm"] + (["c10d"] if importlib.util.find_spec("torch") else [])
@@ -34,27 +33,6 @@ class KeptGroups:
     def close(self):
         for group in self._kept.values():
             end(group)
-
-
-def arranged(make, algorithm):
-    """Groups that sum gradients by an algorithm; half of the ranks are on another host."""
-
-    def make_arranged(size, *, timeout_seconds):
-        group = make(size, timeout_seconds=timeout_seconds)
-        comms = CommsSettings(algorithm=algorithm, timeout_seconds=timeout_seconds)
-
-        def arrange(rank):
-            group[rank].arrange(comms, node_rank=2 * rank // size, deterministic=False)
-
-        if size > 1:
-            ranks = [threading.Thread(target=arrange, args=(rank,)) for rank in range(size)]
-            for rank in ranks:
-                rank.start()
-            for rank in ranks:
-                rank.join()
-        return group
-
-    return make_arranged
 
 
 def is_in_step(communicator):

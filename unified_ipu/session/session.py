@@ -40,7 +40,7 @@ from unified_ipu.data import Loader, isolated_as_needed
 from unified_ipu.engine import DeviceExecutor, HostExecutor, LearningRateFactor, UpdateRules
 from unified_ipu.errors import AdapterNotFoundError, ConfigError, located
 from unified_ipu.events import Counters, PhaseClock
-from unified_ipu.plan import BatchPlan, Plan, device_batch
+from unified_ipu.plan import BatchPlan, Plan, device_batch, runs_whole_calls
 from unified_ipu.session.agreement import agree_on_tensors
 from unified_ipu.session.device_targets import choose_target, link_devices, unlink_devices
 from unified_ipu.session.first_batches import MixedExecutor
@@ -112,7 +112,12 @@ class Session:
     def _connect(self) -> Communicator:
         world = self._joined.world
         with located(world.rank):
-            return join_world(world, self.plan.comms, deterministic=self.plan.deterministic)
+            return join_world(
+                world,
+                self.plan.comms,
+                deterministic=self.plan.deterministic,
+                sums_gradients=not runs_whole_calls(self.plan.target),
+            )
 
     def __exit__(
         self,

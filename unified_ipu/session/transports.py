@@ -56,13 +56,20 @@ def check_algorithm(comms: CommsSettings, transport: str, world: World) -> None:
         )
 
 
-def join_world(world: World, comms: CommsSettings, *, deterministic: bool = False) -> Communicator:
+def join_world(
+    world: World,
+    comms: CommsSettings,
+    *,
+    deterministic: bool = False,
+    sums_gradients: bool = True,
+) -> Communicator:
     """Meet the other ranks over the transport of the plan; returns when all are there.
 
     Args:
         world: Of this process.
         comms: The plan's ``[comms]`` table.
         deterministic: Whether nothing may be chosen by a measurement.
+        sums_gradients: Whether these ranks do; devices do it themselves.
 
     Raises:
         ConfigError: If the transport's package is absent.
@@ -85,7 +92,8 @@ def join_world(world: World, comms: CommsSettings, *, deterministic: bool = Fals
         stall_report_seconds=comms.stall_report_seconds,
     )
     try:
-        _arrange(communicator, world, comms, deterministic=deterministic)
+        if sums_gradients:
+            _arrange(communicator, world, comms, deterministic=deterministic)
     except BaseException:
         communicator.close()
         raise

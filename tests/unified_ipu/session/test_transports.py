@@ -69,6 +69,8 @@ def test_a_transport_that_has_the_direct_way_only_says_so(monkeypatch):
         join_world(TWO_HOSTS, CommsSettings(algorithm="ring"))
     assert plain.is_closed
     assert join_world(TWO_HOSTS, CommsSettings()) is plain
+    on_device = CommsSettings(algorithm="ring")  # refused by the plan there
+    assert join_world(TWO_HOSTS, on_device, sums_gradients=False) is plain
 
 
 def test_a_given_communicator_must_sum_as_the_plan_says():

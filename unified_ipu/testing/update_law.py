@@ -31,6 +31,7 @@ from unified_ipu.testing.scenarios import (
 )
 from unified_ipu.testing.subject import Model
 from unified_ipu.testing.suite import AdapterSuite, all_raise, holds, relative_error, requires
+from unified_ipu.testing.tokens import tokens, tokens_run
 
 SPLITS = [(16, 1, 1), (4, 1, 4), (4, 4, 1), (4, 2, 2), (2, 2, 4), (2, 4, 2), (1, 16, 1)]
 
@@ -57,31 +58,6 @@ def product_run(data: Any, plan: Any, *, lr: float = 1.0, **rest: Any) -> Traini
         data=None if data is None else (data, samples.ones(len(data))),
         plan=plan,
         **rest,
-    )
-
-
-def tokens(slope: float, count: int, width: int = 100) -> Dict[str, Any]:
-    """One row of ``token_objective``: ``count`` counted tokens of value ``slope``."""
-    mask = (np.arange(width) < count).astype(np.float64)[None]
-    return {"x": np.full((1, width), slope), "mask": mask}
-
-
-def counted_tokens(batch: Any) -> float:
-    """W of ``token_objective`` from the batch alone, which devices need."""
-    return float(np.asarray(batch["mask"]).sum())
-
-
-def tokens_run(ranks: Ranks, steps: Sequence[Sequence[Any]], penalty: float = 0.0) -> Training:
-    """Train one weight from 1 on ``token_objective``."""
-    first = steps[0][0]
-    micro = len(first["x"]) if isinstance(first, dict) else 1
-    return Training(
-        linear(1.0),
-        optim.SGD(lr=1.0),
-        objective=make("token_objective", penalty=penalty),
-        steps=steps,
-        plan=batch_plan(2, micro) if is_device(ranks) else {},
-        options={"weight": counted_tokens} if is_device(ranks) else {},
     )
 
 

@@ -25,8 +25,13 @@ class Fabric(Protocol):
         """Number of processes."""
         ...
 
-    def sum(self, array: Any) -> Any:
-        """The sum of a numpy array over all processes; every process calls it in the same order."""
+    def sum(self, array: Any, name: str = "") -> Any:
+        """The sum of a numpy array over all processes; every process calls it in the same order.
+
+        Args:
+            array: Of the same shape and type everywhere.
+            name: What it is; an error on all processes where they differ.
+        """
         ...
 
 
@@ -36,9 +41,27 @@ class Alone:
     rank = 0
     size = 1
 
-    def sum(self, array: Any) -> Any:
+    def sum(self, array: Any, name: str = "") -> Any:
         """The array itself."""
+        del name
         return array
+
+
+class Naming:
+    """A fabric for one tensor, whose sums say which it is.
+
+    Args:
+        fabric: The links.
+        name: Of the tensor.
+    """
+
+    def __init__(self, fabric: Fabric, name: str) -> None:
+        self.rank, self.size = fabric.rank, fabric.size
+        self._fabric, self._name = fabric, name
+
+    def sum(self, array: Any, name: str = "") -> Any:
+        """The sum, under the name of the tensor."""
+        return self._fabric.sum(array, name or self._name)
 
 
 class _Connected(threading.local):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Protocol, Sequence
 
-from unified_ipu.device.fabric import Fabric
+from unified_ipu.device.fabric import Fabric, Naming
 from unified_ipu.errors import ConfigError
 
 ACCUMULATIONS = ("sum", "mean_post", "mean_scaled", "mean_running")
@@ -125,7 +125,7 @@ def reduce_replicas(
 
     Returns:
         One gradient a name, ready for the optimizer. A parameter that no replica here used is not
-        among them.
+        among them; processes that used others than this one are an error on all of them.
     """
     names: List[str] = []
     for gradients in replicas:
@@ -139,6 +139,6 @@ def reduce_replicas(
             value = gradients[name]
             total = value if total is None else arithmetic.add(total, value)
         if fabric.size > 1:
-            total = arithmetic.across(total, fabric)
+            total = arithmetic.across(total, Naming(fabric, name))
         reduced[name] = arithmetic.finish(total, factor)
     return reduced

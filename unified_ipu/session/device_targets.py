@@ -24,9 +24,13 @@ class Links:
         self.size = communicator.size
         self._communicator = communicator
 
-    def sum(self, array: Any) -> Any:
-        """The sum of a numpy array over all processes."""
-        return self._communicator.all_reduce(array, name="gradients of a device")
+    def sum(self, array: Any, name: str = "") -> Any:
+        """The sum of a numpy array over all processes.
+
+        Raises:
+            CollectiveError: If another process sums something else: graphs that are not the same.
+        """
+        return self._communicator.all_reduce(array, name=f"device sum {name}".strip())
 
 
 def link_devices(plan: Plan, communicator: Communicator) -> None:

@@ -48,7 +48,11 @@ GRADIENTS = np.array([[1.0, 2.0, 4.0], [8.0, 16.0, 32.0]])
 class Links:
     rank, size = 1, 2
 
-    def sum(self, array: Any) -> Any:
+    def __init__(self) -> None:
+        self.names: List[str] = []
+
+    def sum(self, array: Any, name: str = "") -> Any:
+        self.names.append(name)
         return array * 2.0
 
 
@@ -93,7 +97,9 @@ def test_a_mean_divides_by_the_replicas_of_all_processes(
     kind: str, replicas: str, expected: float
 ) -> None:
     # The other process sends the same gradients: the mean stays, the sum doubles.
-    assert one_update(Reduction(kind, replicas), fabric=Links()) == pytest.approx(expected)
+    links = Links()
+    assert one_update(Reduction(kind, replicas), fabric=links) == pytest.approx(expected)
+    assert links.names == ["w"]
 
 
 def test_float16_accumulators_overflow_when_they_sum_and_not_when_they_average() -> None:

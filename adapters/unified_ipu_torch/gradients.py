@@ -1,4 +1,4 @@
-"""Where gradients live: torch's own, views of the reducer's buffers, or staged from a device.
+"""Where gradients live: torch's own, or staged from a device (or bound, see ``bound_gradients``).
 
 The three have one interface. ``prepare`` before each backward and ``collect`` after it hold against
 user code that drops or replaces ``.grad`` (``optimizer.zero_grad()`` in an objective, backward with
@@ -88,72 +88,6 @@ class OwnGradients:
 
     def close(self) -> None:
         """Nothing is foreign."""
-
-
-class BoundGradients:
-    """Several replicas on the CPU: each ``.grad`` is a view of a bucket.
-
-    The first gradient of an update is autograd's own tensor, copied into the bucket; later ones
-    autograd adds in place. That spares zeroing the bucket and reading the zeros back, and tells
-    without a hook which parameters were used.
-    """
-
-    def __init__(
-        self,
-        parameters: Sequence[torch.nn.Parameter],
-        slots: Sequence[Slot],
-        buffers: Sequence[Any],
-    ) -> None:
-        self._parameters = parameters
-        flat = [as_tensor(buffer) for buffer in buffers]
-        for buffer in flat:
-            buffer.zero_()  # the gaps between the slots stay 0
-        self._views = gradient_views(parameters, slots, flat)
-        self._used = [False] * len(parameters)
-
-    def begin(self) -> None:
-        """Start without gradients."""
-        self._used = [False] * len(self._parameters)
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def prepare(self) -> None:
-        """Put the views back that user code replaced."""
-        for parameter, view, is_used in zip(self._parameters, self._views, self._used):
-            wanted = view if is_used else None
-            if parameter.grad is not wanted:
-                parameter.grad = wanted
-
-    def collect(self) -> None:
-        """Copy what autograd did not add in place; such a tensor holds the whole sum."""
-        for index, (parameter, view) in enumerate(zip(self._parameters, self._views)):
-            gradient = parameter.grad
-            if gradient is view or gradient is None:
-                continue
-            if gradient.requires_grad or gradient.layout is not torch.strided:
-                gradient = gradient.detach().to_dense()
-            view.copy_(gradient)
-            parameter.grad = view
-            self._used[index] = True
-
-    def finish(self) -> List[bool]:
-        """The sums are in the buckets already; what was not used counts as 0 there."""
-        for view, is_used in zip(self._views, self._used):
-            if not is_used:
-                view.zero_()
-        return list(self._used)
-
-    def receive(self) -> None:
-        """The reducer wrote into the views."""
-        for parameter, view in zip(self._parameters, self._views):
-            if parameter.grad is not view:
-                parameter.grad = view
-
-    def close(self) -> None:
-        """Drop the views, whose memory goes away."""
-        for parameter in self._parameters:
-            parameter.grad = None
-        self._views, self._used = [], []
 
 
 class StagedGradients:

@@ -30,12 +30,12 @@ from unified_ipu_torch.batches import (
     select_rows,
     to_numpy,
 )
+from unified_ipu_torch.bound_gradients import BoundGradients
 from unified_ipu_torch.bystanders import Bystanders
 from unified_ipu_torch.determinism import determinism
 from unified_ipu_torch.errors import say_more, translated
 from unified_ipu_torch.evaluation import evaluation_mode
 from unified_ipu_torch.gradients import (
-    BoundGradients,
     Gradients,
     OwnGradients,
     StagedGradients,

@@ -2,8 +2,8 @@
 
 Each rank begins with a part of its own and then helps the others, from the ends of their parts. On
 a core of its own that is a fixed division; where ranks share cores, those that run do the work of
-those that do not, which find it done. (A fixed division was some twice as slow with 4 ranks on 2
-cores: all waited for whom the system served last.) What is computed must not depend on who does it.
+those that do not, which find it done: with a fixed division all wait for whom the system serves
+last. What is computed must not depend on who does it.
 
 An item is taken by a spin lock that is only ever tried. Two stores take turns, and each is cleared
 by rank 0 while the other is in use, when nobody looks at it any more.

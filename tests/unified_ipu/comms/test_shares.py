@@ -119,3 +119,19 @@ def test_a_rank_whose_core_others_use_waits_for_no_more_than_its_piece():
         return done.squared_norm, set(reducer.gradients[0][:100_000].tolist())
 
     assert run_ranks(2, run) == [(225_000.0, {1.5})] * 2
+
+
+def test_pieces_that_are_more_than_items_are_put_together(monkeypatch):
+    plan = plan_buckets([TensorSpec(f"p{index}", (5_000,), "float32") for index in range(7)], 64)
+
+    def run(_, communicator):
+        reducer = communicator.reducer(plan, 1)
+        for index, buffer in enumerate(reducer.gradients):
+            buffer.fill(0)
+            buffer[:5_000] = index
+        done = reducer.reduce(contributes=True, divide=lambda _: 1.0, clip_norm=None)
+        return done.squared_norm, [float(buffer[4_999]) for buffer in reducer.gradients]
+
+    apart = run_ranks(3, run)
+    monkeypatch.setattr("unified_ipu.comms.reducer.MOST_ITEMS", 4)
+    assert run_ranks(3, run) == apart == [(4_095_000.0, [3.0 * index for index in range(7)])] * 3

@@ -128,6 +128,19 @@ def test_rates_are_handed_back_after_each_call_and_at_the_end():
     assert kept is schedule
 
 
+def test_a_schedule_beside_an_optimizer_moves_its_rate_until_the_program_is_closed():
+    optimizer = keras.optimizers.SGD(0.5)
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 1, 0.5)
+    with ui.Session(ui.Plan().replace(device())) as session:
+        with session.scope():
+            model = mlp()
+        loss = keras.losses.MeanSquaredError()
+        program = session.compile(model, loss=loss, optimizer=optimizer, schedule=schedule)
+        found = [program.step(call).lr for call in session.loader((X, Y))]
+    assert found == [0.5, 0.25]
+    assert float(optimizer.learning_rate) == 0.5
+
+
 def test_random_layers_draw_natively_where_the_plan_says_so():
     def dropping() -> Any:
         return keras.Sequential(

@@ -19,7 +19,7 @@ def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
     flags = [module.training for module in modules]
     buffers = _buffers(modules)
     copies = [buffer.clone() for _, _, buffer in buffers]
-    versions = [_version(buffer) for _, _, buffer in buffers]
+    versions = [version_of(buffer) for _, _, buffer in buffers]
     was_training = model.training
     model.eval()
     try:
@@ -33,15 +33,16 @@ def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
                 module.training = flag
         with torch.no_grad():
             for (owner, name, buffer), copy, version in zip(buffers, copies, versions):
-                if _version(buffer) != version:
+                if version_of(buffer) != version:
                     buffer.copy_(copy)
                 if getattr(owner, name, None) is not buffer:
                     setattr(owner, name, buffer)
 
 
-def _version(buffer: torch.Tensor) -> int:
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place."""
     # Tensors made under torch.inference_mode count no versions; they can't be changed outside it.
-    return 0 if buffer.is_inference() else buffer._version  # noqa: SLF001 torch has no other way
+    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 torch has no other way
 
 
 def _buffers(modules: List[torch.nn.Module]) -> List[Tuple[torch.nn.Module, str, torch.Tensor]]:

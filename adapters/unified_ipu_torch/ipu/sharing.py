@@ -11,6 +11,8 @@ from typing import Callable, List
 
 import torch
 
+from unified_ipu_torch.evaluation import version_of
+
 _EVERYONE: weakref.WeakSet[Sharing] = weakref.WeakSet()
 
 
@@ -49,5 +51,4 @@ class Sharing:
         return [*self._model.parameters(), *self._model.buffers()]
 
     def _versions(self) -> List[int]:
-        # Torch counts what is done to a tensor in place.
-        return [tensor._version for tensor in self.tensors()]  # noqa: SLF001  # no other name
+        return [version_of(tensor) for tensor in self.tensors()]

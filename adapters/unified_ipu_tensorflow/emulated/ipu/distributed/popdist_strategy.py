@@ -65,7 +65,9 @@ class PopDistStrategy(IPUStrategyV1):
         variable, fabric = make(**kwargs), self.fabric()
         if fabric.size > 1 and tf.executing_eagerly() and bool(variable.is_initialized()):
             value = variable.numpy()
-            variable.assign(fabric.sum(value if fabric.rank == 0 else np.zeros_like(value)))
+            mine = value if fabric.rank == 0 else np.zeros_like(value)
+            # Not by its name: that counts what a process has made before.
+            variable.assign(fabric.sum(mine, "a variable where it is made"))
         return variable
 
     def fabric(self) -> Any:

@@ -8,6 +8,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+# Where it is set, each of the many processes of the tests would compile all of us again.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 VENV_FLOOR := .venv-floor

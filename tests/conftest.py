@@ -76,6 +76,18 @@ def _new_threads(before: Set[threading.Thread]) -> List[threading.Thread]:
     ]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> None:
+    """Keep torch to one thread here, as in the warm ranks.
+
+    Tensors of tests are tiny, and threads that wait for each other on shared cores took a third of
+    the CPU time of such tests.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def leaks_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves environment variables, threads or processes behind."""

@@ -116,7 +116,7 @@ def test_a_digit_moves_as_its_seed_says(loaded):
 @pytest.mark.timeout(120)
 def test_the_example_trains_on_two_replicas_and_uses_each_sample_once(tmp_path):
     command = [sys.executable, "-m", "unified_ipu.cli.main", "run", "--set", "mesh.data=2"]
-    command += [str(EXAMPLE / "train.py"), "--epochs", "3"]
+    command += [str(EXAMPLE / "train.py"), "--epochs", "2"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=110, check=False, cwd=tmp_path
     )
@@ -124,6 +124,6 @@ def test_the_example_trains_on_two_replicas_and_uses_each_sample_once(tmp_path):
     assert done.stdout.count("4000 of 4000 samples, each once") >= 1
     accuracy = re.search(r"test accuracy (0\.\d+)", done.stdout)
     assert accuracy is not None, done.stdout
-    # After 3 epochs of 12; guessing is 0.1.
-    assert float(accuracy.group(1)) > 0.85
+    # After 2 epochs of 12; guessing is 0.1.
+    assert float(accuracy.group(1)) > 0.8
     assert list(tmp_path.iterdir()) == []

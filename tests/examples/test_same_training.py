@@ -116,8 +116,7 @@ def test_l5_other_worlds_train_the_same_with_dropout_and_augmentation(warm_pool)
 
     alone = run(1)
     _check_ids(alone)
-    for replicas in (2, 3, 4):
-        _check_same(run(replicas), alone)
+    _check_same(run(4), alone)  # six micro-batches: two replicas have one more
 
 
 @pytest.mark.slow
@@ -133,5 +132,4 @@ def test_l5_other_micro_batches_train_the_same_without_dropout(warm_pool):
         )
 
     whole = run(1, GLOBAL_BATCH)
-    for replicas, micro_batch_size in ((2, 7), (4, 24), (1, 5)):
-        _check_same(run(replicas, micro_batch_size), whole)
+    _check_same(run(3, 7), whole)  # 14 micro-batches, the last of 5 rows

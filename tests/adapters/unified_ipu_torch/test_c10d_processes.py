@@ -1,94 +1,19 @@
-"""Ranks as real processes over c10d: meeting, dying, several hosts' worth of launchers."""
+"""Ranks as real processes over c10d: meeting, dying, on one host and on two."""
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import time
-import uuid
-from pathlib import Path
 
 import pytest
 
-from unified_ipu.world import World, world_variables
-
-HERE = Path(__file__).parent
-SCRIPT = HERE / "c10d_rank.py"
-TRAIN = HERE / "c10d_train.py"
+from tests.adapters.unified_ipu_torch.c10d_processes import (
+    await_line,
+    finish,
+    start_all,
+    start_on_two_hosts,
+)
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.slow]
-
-
-def environment(**changes):
-    kept = {key: value for key, value in os.environ.items() if "UNIFIED_IPU" not in key}
-    return {**kept, "OMP_NUM_THREADS": "1", **changes}
-
-
-def start(command, variables):
-    return subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment(**variables),
-    )
-
-
-def start_all(size, what, argument="", *, timeout=30.0, **variables):
-    job = uuid.uuid4().hex
-    return [
-        start(
-            [SCRIPT, what, timeout, argument],
-            {**world_variables(World(rank, rank, size, size, job=job)), **variables},
-        )
-        for rank in range(size)
-    ]
-
-
-def start_on_two_hosts(what, argument):
-    """Four ranks as two agents of torchrun start them, two a host."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "4"}
-    return [
-        start(
-            [SCRIPT, what, 30.0, argument],
-            {
-                **places,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank % 2),
-                "LOCAL_WORLD_SIZE": "2",
-                "GROUP_RANK": str(rank // 2),
-            },
-        )
-        for rank in range(4)
-    ]
-
-
-def finish(processes):
-    """Output and exit status of each; whatever happens, none is left."""
-    try:
-        return [(process.communicate(timeout=60)[0], process.returncode) for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-
-
-def await_line(process, line):
-    for text in process.stdout:
-        if text.strip() == line:
-            return
-    raise AssertionError(f"{line!r} was never printed")
-
-
-def test_processes_of_one_host_meet_without_a_port():
-    line = "[[0, 2, 4], 6.0, 'C10dCommunicator']\n"
-    assert finish(start_all(3, "add_up")) == [(line, 0)] * 3
 
 
 @pytest.mark.case("O-P5")
@@ -96,7 +21,8 @@ def test_p5_two_jobs_at_once_and_sessions_in_a_row_never_meet():
     stale = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}  # from an earlier run
     processes = [*start_all(2, "add_up_five_times", **stale), *start_all(2, "add_up_five_times")]
     expected = "".join(f"[{1.0 + 2 * number}]\n" for number in range(5))
-    assert finish(processes) == [(expected, 0)] * 4
+    line = "[[0, 2], 3.0, 'C10dCommunicator']\n"
+    assert finish(processes) == [(line + expected, 0)] * 4
 
 
 @pytest.mark.parametrize("killed", [2])
@@ -160,32 +86,3 @@ def test_l4_a_late_process_ends_the_job_and_is_reported_before():
     assert "waiting 1" in output
     assert "for rank 1: it never entered collective 2, its last was 1, barrier 'start'" in output
     assert "CollectiveTimeoutError: rank 1 did not come to all_reduce sum float32 (4,)" in output
-
-
-@pytest.mark.timeout(200)  # four ranks, two agents, and one more process alone
-def test_two_agents_of_torchrun_train_as_one_process_does():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    agent = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 2]
-    agent += ["--master-addr", "127.0.0.1", "--master-port", port]
-    train = [TRAIN, "--set", "comms.algorithm=hierarchical"]
-    agents = [start([*agent, "--node-rank", node, *train], {}) for node in range(2)]
-    (first, status), (_, other) = finish(agents)
-    assert (status, other) == (0, 0), first
-    found = [line for line in first.splitlines() if line.startswith("RESULT")]
-    assert len(found) == 1, first
-    (alone, status) = finish([start([TRAIN], {})])[0]
-    assert status == 0, alone
-    expected = next(line for line in alone.splitlines() if line.startswith("RESULT")).split()
-    words = found[0].split()
-    assert words[1:3] == ["hierarchical", "4"]
-    assert words[3:-1] == expected[3:-1] == ["250", "of", "250", "samples,", "each", "once"]
-    assert float(words[-1]) == pytest.approx(float(expected[-1]), rel=1e-4)
-
-
-def test_c10d_is_chosen_explicitly_on_one_host():
-    command = ["-m", "unified_ipu.cli.main", "run", "--set", "mesh.data=2"]
-    output, status = finish([start([*command, "--set", "comms.transport=c10d", TRAIN], {})])[0]
-    assert status == 0, output
-    assert "RESULT direct 2 250 of 250 samples, each once" in output

@@ -63,3 +63,22 @@ def test_two_processes_make_the_updates_of_one_host(warm_pool):
     assert np.array_equal(ranks[0][3], ranks[1][3])
     expected = host.model(numbers(11)[0]).numpy()
     assert np.allclose(ranks[0][3], expected, rtol=1e-3, atol=1e-4)
+
+
+def built_apart(world: Any) -> str:
+    with ui.Session(ui.Plan().replace(PLAN), world=world, argv=[]) as session:
+        try:
+            with session.scope():
+                keras.Sequential([keras.Input((3,)), keras.layers.Dense(1 + world.rank)])
+        except ui.errors.CollectiveError as error:
+            return str(error)
+    return ""
+
+
+def test_l4_2_processes_that_build_other_models_are_told_so_where_variables_are_made(warm_pool):
+    for message in warm_pool.run(built_apart, 2, timeout=60.0):
+        assert (
+            "rank 0: all_reduce sum float32 (3, 1) 'device sum a variable where it is made'"
+            in message
+        )
+        assert "rank 1: all_reduce sum float32 (3, 2)" in message

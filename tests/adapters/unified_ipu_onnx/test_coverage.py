@@ -7,7 +7,6 @@ from typing import Any, Dict
 
 import onnx_coverage
 import pytest
-import torch
 from onnx_coverage import Case, Outcome, Tally
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -17,11 +16,7 @@ Results = Dict[str, Tally]
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    found = onnx_coverage.results()
-    torch.set_num_threads(threads)
-    return found
+    return onnx_coverage.results()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ number here and are not among the mutants.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,15 +46,6 @@ def trained(target: str, **settings: Any) -> Any:
     weights = {name: w for name, w in outcome["weights"].items() if "running" not in name}
     weights.pop("1.num_batches_tracked")
     return weights, np.array(outcome["losses"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """More threads than free cores make these small layers slow."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def iterations(nbytes: int, ranks: int) -> int:
 
 def connected(arguments: argparse.Namespace, algorithm: str) -> Any:
     """A communicator of all ranks that sums by one algorithm."""
-    from unified_ipu.plan import CommsSettings
+    from unified_ipu.plan import Plan
     from unified_ipu.world import World
     from unified_ipu_torch.c10d import connect
 
@@ -55,7 +55,8 @@ def connected(arguments: argparse.Namespace, algorithm: str) -> Any:
         address=f"127.0.0.1:{arguments.ports[ALGORITHMS.index(algorithm)]}",
     )
     communicator: Any = connect(world=world, timeout_seconds=120)
-    comms = CommsSettings(algorithm=algorithm, timeout_seconds=120.0)
+    changes = {"comms.algorithm": algorithm, "comms.timeout_seconds": 120.0}
+    comms = Plan().replace(changes).comms
     communicator.arrange(comms, node_rank=world.node_rank, deterministic=False)
     return communicator
 

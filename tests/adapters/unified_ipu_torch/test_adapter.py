@@ -29,6 +29,8 @@ def test_creating_it_and_asking_it_imports_no_torch():
         "a = unified_ipu_torch.create(); del sys.modules['torch']; "
         "assert not a.accepts(object()); a.seed(1); assert a.denominator(None) is None; "
         "from unified_ipu.plan import Plan; a.lower(Plan(), 'cpu'); "
+        "from unified_ipu.adapter import Place; "
+        "a.scope(Plan(deterministic=True), Place()).__enter__(); "
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Tuple
 
 from unified_ipu.adapter import Place, Plan
 from unified_ipu.errors import CapabilityError
@@ -18,10 +18,13 @@ class Sdk(NamedTuple):
     Args:
         ipu: ``tensorflow.python.ipu``.
         popdist: Of several processes; None for one.
+        instance: What popdist says of this process: its index, their number, its replicas. The
+            configuration takes it from there, not from native calls.
     """
 
     ipu: Any
     popdist: Any
+    instance: Tuple[int, ...] = ()
 
 
 def has_sdk() -> bool:
@@ -47,7 +50,7 @@ def load_sdk(plan: Plan, place: Place) -> Sdk:
         replicas, processes = batch.local_replicas, batch.processes
         ipus = batch.ipus_per_replica
         popdist.tell(PopDist(place.rank, processes, replicas, replicas * processes, ipus))
-        return Sdk(ipu, popdist if processes > 1 else None)
+        return _sdk(ipu, popdist if processes > 1 else None)
     found = _real_ipu()
     if found is None:
         raise CapabilityError(
@@ -55,7 +58,14 @@ def load_sdk(plan: Plan, place: Place) -> Sdk:
             "this TensorFlow has no tensorflow.python.ipu; install the wheel of the Poplar SDK, or "
             'set target = "ipu-emulated"',
         )
-    return Sdk(found, _real_popdist() if batch.processes > 1 else None)
+    return _sdk(found, _real_popdist() if batch.processes > 1 else None)
+
+
+def _sdk(ipu: Any, popdist: Any) -> Sdk:
+    if popdist is None:
+        return Sdk(ipu, None)
+    counts = popdist.getNumInstances(), popdist.getNumLocalReplicas()
+    return Sdk(ipu, popdist, (popdist.getInstanceIndex(), *counts))
 
 
 def _real_popdist() -> Any:

@@ -17,6 +17,10 @@ from tests.adapters.unified_ipu_tensorflow.ipu.sessions import (
     mlp,
     numbers,
 )
+from unified_ipu.adapter import Place
+from unified_ipu_tensorflow.adapter import TensorflowAdapter
+from unified_ipu_tensorflow.emulated.ipu.config import configured
+from unified_ipu_tensorflow.ipu.building import device_scope
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -82,3 +86,18 @@ def test_l4_2_processes_that_build_other_models_are_told_so_where_variables_are_
             in message
         )
         assert "rank 1: all_reduce sum float32 (3, 2)" in message
+
+
+def test_a_process_with_another_number_of_replicas_is_configured_anew():
+    found = []
+    for replicas in (2, 1):  # native calls are the same for both: popdist tells the rest
+        plan = ui.Plan().replace(
+            {**PLAN, "mesh.data": 2 * replicas, "ipu.replicas_per_process": replicas}
+        )
+        place = Place(replicas=range(replicas), num_replicas=2 * replicas)
+        lowering = TensorflowAdapter().lower(plan, plan.target)
+        with device_scope(plan, place, lowering):
+            values = configured()
+            assert values is not None
+            found.append(values["auto_select_ipus"])
+    assert found == [2, 1]

@@ -15,6 +15,7 @@ import sys
 from unified_ipu.errors import CollectiveError
 
 WAIT_SLICE_SECONDS = 0.1
+LONG_WAIT_SLICE_SECONDS = 0.25  # each look of a sleeper costs half a millisecond of CPU
 
 _SYS_FUTEX = 202  # x86-64, linux/arch/x86/entry/syscalls/syscall_64.tbl
 _SYS_PIDFD_OPEN = 434  # the same on all architectures
@@ -25,8 +26,11 @@ _EVERYBODY = 2**31 - 1
 _ADD_AND_COMPARE = (1 << 28) | (5 << 24)  # linux/futex.h: FUTEX_OP_ADD, FUTEX_OP_CMP_GE
 
 _LIBC = ctypes.CDLL(None)
-_SLICE = (ctypes.c_long * 2)(0, int(WAIT_SLICE_SECONDS * 1e9))  # struct timespec
-_SLICE_ADDRESS = ctypes.addressof(_SLICE)
+_SLICES = [
+    (ctypes.c_long * 2)(0, int(seconds * 1e9))  # struct timespec
+    for seconds in (WAIT_SLICE_SECONDS, LONG_WAIT_SLICE_SECONDS)
+]
+_SLICE_ADDRESS, _LONG_SLICE_ADDRESS = map(ctypes.addressof, _SLICES)
 
 # A name looked up by index gives a function object of its own, so each has its argument types.
 _futex = _LIBC["syscall"]
@@ -59,12 +63,13 @@ def check_platform() -> None:
         )
 
 
-def futex_wait(address: int, seen: int) -> None:
-    """Sleep while the 32-bit word still is ``seen``, for at most one slice.
+def futex_wait(address: int, seen: int, *, long: bool = False) -> None:
+    """Sleep while the 32-bit word still is ``seen``, for at most one slice, short or long.
 
     Returns for any reason (woken, changed, interrupted, time over): the caller looks again.
     """
-    _futex(_SYS_FUTEX, address, _FUTEX_WAIT, seen, _SLICE_ADDRESS)
+    slice_address = _LONG_SLICE_ADDRESS if long else _SLICE_ADDRESS
+    _futex(_SYS_FUTEX, address, _FUTEX_WAIT, seen, slice_address)
 
 
 def futex_wake(address: int) -> None:

@@ -1,12 +1,12 @@
 """Waiting for another rank, and what is done when it does not come.
 
 A wait looks at the flag, yields a few times if every rank can have a core, then sleeps in the
-kernel in slices of 0.1 s. After each slice it looks whether someone has given up, died or left,
-reports who is late and why, and ends the job at the deadline. Waking a core that fell asleep takes
-longer than a small collective, so a few yields pay; with more ranks than cores they do not: on a
-busy machine the scheduler then serves others first (4 ranks on 2 cores were three times slower).
-Rejected: long spinning (ranks packed on one core burn whole time slices) and a thread that watches
-(0.1 s is soon enough).
+kernel in slices of 0.1 s, and of 0.25 s once it has lasted a second. After each slice it looks
+whether someone has given up, died or left, reports who is late and why, and ends the job at the
+deadline. Waking a core that fell asleep takes longer than a small collective, so a few yields pay;
+with more ranks than cores they do not: on a busy machine the scheduler then serves others first
+(4 ranks on 2 cores were three times slower). Rejected: long spinning (ranks packed on one core burn
+whole time slices) and a thread that watches (a slice is soon enough).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from unified_ipu.comms.lateness import Lateness, Stall
 from unified_ipu.errors import CollectiveError
 
 _YIELDS = 20
+_PATIENT_AFTER_SECONDS = 1.0
 _HALF = 2**31
 _FULL = 2**32
 
@@ -158,7 +159,8 @@ class Watch:
                     yields -= 1
                     os.sched_yield()
                     continue
-                futex_wait(flag.address, seen)  # the kernel compares: no wake-up is lost
+                # The kernel compares: no wake-up is lost.
+                futex_wait(flag.address, seen, long=looked - started > _PATIENT_AFTER_SECONDS)
                 now = perf_counter()
                 if now - looked >= WAIT_SLICE_SECONDS / 2:
                     lateness.look(now, stalled)

@@ -81,7 +81,7 @@ class DeviceExecutor:
             DataError: On all ranks, if the ranks got another number of samples than expected.
         """
         self._check_open()
-        before = self._clock.seconds()
+        mark = self._clock.mark()
         lr = _first(self._device.learning_rates()) * call.lr_factor
         with self._clock.phase("compute"):  # what waits for data or ranks inside pauses it
             weighed = [self._feed.weigh(update) for update in call.updates]
@@ -95,7 +95,7 @@ class DeviceExecutor:
                 self._counters.add("updates_without_weight", len(weighed) - len(fed))
             tally = self._run(fed, call) if fed else DeviceTally(0.0)
             self._device.end_call(len(fed))
-        after, scale = self._clock.seconds(), self._rules.loss_scale
+        seconds, scale = self._clock.since(mark), self._rules.loss_scale
         return Record(
             update=call.updates[-1].number,
             epoch=call.epoch,
@@ -107,7 +107,7 @@ class DeviceExecutor:
             skipped=len(weighed) - len(fed),
             updates=len(fed),
             metric_sums=tally.metrics,
-            seconds={name: after[name] - before.get(name, 0.0) for name in after},
+            seconds=seconds,
             loss_scale=1.0 if isinstance(scale, str) else scale,
         )
 

@@ -72,7 +72,7 @@ class HostExecutor:
             ConfigError: On all ranks, if the metrics' names changed.
             DataError: On all ranks, if the ranks got another number of samples than expected.
         """
-        before = self._clock.seconds()
+        mark = self._clock.mark()
         rates = self._replica.learning_rates()
         lr = float(rates[0]) * call.lr_factor if rates else math.nan
         loss_sum, weight, samples, happened = 0.0, 0.0, 0, 0
@@ -93,7 +93,7 @@ class HostExecutor:
                     happened += 1
                     norm = outcome.norm
             self._replica.end_call(happened)
-        after = self._clock.seconds()
+        seconds = self._clock.since(mark)
         return Record(
             update=call.updates[-1].number,
             epoch=call.epoch,
@@ -105,7 +105,7 @@ class HostExecutor:
             skipped=len(call.updates) - happened,
             updates=happened,
             metric_sums=metrics,
-            seconds={name: after[name] - before.get(name, 0.0) for name in after},
+            seconds=seconds,
             loss_scale=1.0 if self._loss_scale is None else self._loss_scale.value,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import ContextManager, Dict, List
+from typing import ContextManager, Dict, List, Sequence
 
 
 class PhaseClock:
@@ -14,57 +14,71 @@ class PhaseClock:
     """
 
     def __init__(self) -> None:
-        self._seconds: Dict[str, float] = {}
-        self._stack: List[str] = ["other"]
-        self._phases: Dict[str, _Phase] = {}
+        self._current = Phase(self, "other")
+        self._phases: Dict[str, Phase] = {"other": self._current}
+        self._outer: List[Phase] = []
         self._since = perf_counter()
 
     def phase(self, name: str) -> ContextManager[None]:
         """Count the time inside as ``name``."""
-        phase = self._phases.get(name)
-        if phase is None:
-            phase = self._phases[name] = _Phase(self, name)
-        return phase
-
-    def enter(self, name: str) -> None:
-        """Begin a phase; each ``enter`` needs its ``leave``."""
-        self._settle()
-        self._stack.append(name)
-
-    def leave(self) -> None:
-        """End the innermost phase."""
-        self._settle()
-        self._stack.pop()
+        return self._phases.get(name) or self._made(name)
 
     def move(self, source: str, target: str, seconds: float) -> None:
         """Count ``seconds`` that were booked under ``source`` under ``target`` instead."""
-        self._seconds[source] = self._seconds.get(source, 0.0) - seconds
-        self._seconds[target] = self._seconds.get(target, 0.0) + seconds
+        for name, more in ((source, -seconds), (target, seconds)):
+            phase = self._phases.get(name) or self._made(name)
+            phase.seconds += more
 
     def seconds(self) -> Dict[str, float]:
-        """Seconds by phase until now."""
-        self._settle()
-        return dict(self._seconds)
+        """Seconds by phase until now, of those that took any."""
+        return self.since(())
 
-    def _settle(self) -> None:
+    def mark(self) -> List[float]:
+        """Begin a stretch of time for ``since``."""
         now = perf_counter()
-        phase = self._stack[-1]
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._since
+        self._current.seconds += now - self._since
         self._since = now
+        return [phase.seconds for phase in self._phases.values()]
+
+    def since(self, mark: Sequence[float]) -> Dict[str, float]:
+        """Seconds by phase from a mark until now, of those that took any."""
+        spent = {}
+        marked = len(mark)
+        for index, (name, seconds) in enumerate(zip(self._phases, self.mark())):
+            more = seconds - mark[index] if index < marked else seconds
+            if more:
+                spent[name] = more
+        return spent
+
+    def _made(self, name: str) -> Phase:
+        phase = self._phases[name] = Phase(self, name)
+        return phase
 
 
-class _Phase:
-    """One phase as a context; it has no state, so it can be entered again inside itself.
+class Phase:
+    """One phase as a context, which can be entered again inside itself.
 
-    A class, since it is entered several times an update and a generator costs a microsecond more.
+    It is entered several times an update, beside kernels that empty the caches; so it settles the
+    clock itself, without another call.
     """
+
+    __slots__ = ("_clock", "name", "seconds")
 
     def __init__(self, clock: PhaseClock, name: str) -> None:
         self._clock = clock
-        self._name = name
+        self.name = name
+        self.seconds = 0.0
 
     def __enter__(self) -> None:
-        self._clock.enter(self._name)
+        clock, now = self._clock, perf_counter()
+        outer = clock._current  # noqa: SLF001
+        outer.seconds += now - clock._since  # noqa: SLF001
+        clock._since = now  # noqa: SLF001
+        clock._outer.append(outer)  # noqa: SLF001
+        clock._current = self  # noqa: SLF001
 
     def __exit__(self, *_: object) -> None:
-        self._clock.leave()
+        clock, now = self._clock, perf_counter()
+        self.seconds += now - clock._since  # noqa: SLF001
+        clock._since = now  # noqa: SLF001
+        clock._current = clock._outer.pop()  # noqa: SLF001

@@ -320,7 +320,7 @@ def test_waiting_seconds_count_what_a_rank_was_blocked():
 def test_an_interrupted_collective_is_not_entered_again(every_transport, monkeypatch):
     communicators = local_group(2)
 
-    def interrupt(*_):
+    def interrupt(*_, **_options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SLEEPS[every_transport], interrupt)

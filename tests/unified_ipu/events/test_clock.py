@@ -43,4 +43,17 @@ def test_time_can_be_booked_elsewhere(time):
     with clock.phase("communication"):
         time["seconds"] = 2.0
     clock.move("communication", "waiting", 1.5)
-    assert clock.seconds() == {"other": 0.0, "communication": 0.5, "waiting": 1.5}
+    assert clock.seconds() == {"communication": 0.5, "waiting": 1.5}
+
+
+def test_a_stretch_of_time_has_its_own_phases(time):
+    clock = PhaseClock()
+    with clock.phase("data"):
+        time["seconds"] = 2.0
+    mark = clock.mark()
+    with clock.phase("compute"):
+        time["seconds"] = 5.0
+        with clock.phase("data"):
+            time["seconds"] = 6.0
+    assert clock.since(mark) == {"data": 1.0, "compute": 3.0}
+    assert clock.seconds() == {"data": 3.0, "compute": 3.0}

@@ -18,13 +18,13 @@ class Sdk(NamedTuple):
     Args:
         ipu: ``tensorflow.python.ipu``.
         popdist: Of several processes; None for one.
-        instance: What popdist says of this process: its index, their number, its replicas. The
-            configuration takes it from there, not from native calls.
+        counts: How many processes popdist tells of, and how many replicas of this one. The
+            configuration takes them from there, not from native calls.
     """
 
     ipu: Any
     popdist: Any
-    instance: Tuple[int, ...] = ()
+    counts: Tuple[int, ...] = ()
 
 
 def has_sdk() -> bool:
@@ -64,8 +64,7 @@ def load_sdk(plan: Plan, place: Place) -> Sdk:
 def _sdk(ipu: Any, popdist: Any) -> Sdk:
     if popdist is None:
         return Sdk(ipu, None)
-    counts = popdist.getNumInstances(), popdist.getNumLocalReplicas()
-    return Sdk(ipu, popdist, (popdist.getInstanceIndex(), *counts))
+    return Sdk(ipu, popdist, (popdist.getNumInstances(), popdist.getNumLocalReplicas()))
 
 
 def _real_popdist() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
@@ -51,6 +52,7 @@ class System:
 
 
 _made: List[Tuple[Sdk, List[NativeCall], System]] = []
+_making = threading.Lock()  # ranks that are threads of one process share its system
 
 
 def system_of(sdk: Sdk, calls: Sequence[NativeCall]) -> System:
@@ -62,13 +64,14 @@ def system_of(sdk: Sdk, calls: Sequence[NativeCall]) -> System:
     """
     first = ("config.", "popdist.", "ipu.", "tf.")
     own = [call for call in calls if call.name.startswith(first)]
-    if _made and _made[0][:2] == (sdk, own):
-        _made[0][2].configure()
+    with _making:
+        if _made and _made[0][:2] == (sdk, own):
+            _made[0][2].configure()
+            return _made[0][2]
+        if _made:
+            _made[0][0].ipu.config.reset_ipu_configuration()
+        _made[:] = [(sdk, own, System(sdk, own))]
         return _made[0][2]
-    if _made:
-        _made[0][0].ipu.config.reset_ipu_configuration()
-    _made[:] = [(sdk, own, System(sdk, own))]
-    return _made[0][2]
 
 
 def check_flags(calls: Sequence[NativeCall]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Tuple
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, Iterator, Tuple
 
 import numpy as np
 import pytest
@@ -101,3 +103,27 @@ def test_a_process_with_another_number_of_replicas_is_configured_anew():
             assert values is not None
             found.append(values["auto_select_ipus"])
     assert found == [2, 1]
+
+
+@pytest.fixture
+def fast_switches() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_ranks_that_are_threads_share_the_system_of_their_process(fast_switches):
+    del fast_switches
+    plan = ui.Plan().replace({**PLAN, "mesh.data": 4, "ipu.replicas_per_process": 2})
+    lowering = TensorflowAdapter().lower(plan, plan.target)
+
+    def enter(rank: int) -> None:
+        place = Place(rank=rank, replicas=range(2 * rank, 2 * rank + 2), num_replicas=4)
+        for _ in range(100):
+            with device_scope(plan, place, lowering):
+                pass
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(enter, range(2))) == [None, None]

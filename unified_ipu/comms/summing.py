@@ -19,21 +19,6 @@ _NO_SLOT = -1
 
 
 @dataclass(frozen=True)
-class Findings:
-    """What one rank found in its share.
-
-    Args:
-        squared_norm: Of the undivided sum.
-        slot: Index of the first slot whose sum is not finite, or -1.
-        ranks: Ranks whose contributions to that slot, in this share, are not finite.
-    """
-
-    squared_norm: float
-    slot: int = -1
-    ranks: Tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class _Work:
     """A piece and where its sum is made: ``addend`` is for halves only, None otherwise."""
 

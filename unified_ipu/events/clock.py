@@ -14,10 +14,10 @@ class PhaseClock:
     """
 
     def __init__(self) -> None:
-        self._current = Phase(self, "other")
-        self._phases: Dict[str, Phase] = {"other": self._current}
-        self._outer: List[Phase] = []
-        self._since = perf_counter()
+        self.current = Phase(self)
+        self._phases: Dict[str, Phase] = {"other": self.current}
+        self.outer: List[Phase] = []
+        self.settled_at = perf_counter()
 
     def phase(self, name: str) -> ContextManager[None]:
         """Count the time inside as ``name``."""
@@ -36,8 +36,8 @@ class PhaseClock:
     def mark(self) -> List[float]:
         """Begin a stretch of time for ``since``."""
         now = perf_counter()
-        self._current.seconds += now - self._since
-        self._since = now
+        self.current.seconds += now - self.settled_at
+        self.settled_at = now
         return [phase.seconds for phase in self._phases.values()]
 
     def since(self, mark: Sequence[float]) -> Dict[str, float]:
@@ -51,7 +51,7 @@ class PhaseClock:
         return spent
 
     def _made(self, name: str) -> Phase:
-        phase = self._phases[name] = Phase(self, name)
+        phase = self._phases[name] = Phase(self)
         return phase
 
 
@@ -62,23 +62,22 @@ class Phase:
     clock itself, without another call.
     """
 
-    __slots__ = ("_clock", "name", "seconds")
+    __slots__ = ("_clock", "seconds")
 
-    def __init__(self, clock: PhaseClock, name: str) -> None:
+    def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
-        self.name = name
         self.seconds = 0.0
 
     def __enter__(self) -> None:
         clock, now = self._clock, perf_counter()
-        outer = clock._current  # noqa: SLF001
-        outer.seconds += now - clock._since  # noqa: SLF001
-        clock._since = now  # noqa: SLF001
-        clock._outer.append(outer)  # noqa: SLF001
-        clock._current = self  # noqa: SLF001
+        outer = clock.current
+        outer.seconds += now - clock.settled_at
+        clock.settled_at = now
+        clock.outer.append(outer)
+        clock.current = self
 
     def __exit__(self, *_: object) -> None:
         clock, now = self._clock, perf_counter()
-        self.seconds += now - clock._since  # noqa: SLF001
-        clock._since = now  # noqa: SLF001
-        clock._current = clock._outer.pop()  # noqa: SLF001
+        self.seconds += now - clock.settled_at
+        clock.settled_at = now
+        clock.current = clock.outer.pop()
